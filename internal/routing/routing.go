@@ -1,0 +1,44 @@
+// Package routing turns the routing part of a VNet's description into what its
+// nodes need: configuration files and processes for FRR and BIRD, or computed
+// routes for nodes without a daemon. The package is pure: it reads a completed
+// VNet and returns values.
+package routing
+
+import (
+	"net/netip"
+
+	"trellis/internal/vnet"
+)
+
+// Config is what one node needs for its routing.
+type Config struct {
+	Daemons Daemons
+	Routes  []Route // static routing only, sorted by prefix
+}
+
+// Daemons is the routing software of a node: the configuration files, and the
+// processes that the node's init supervises, in starting order.
+type Daemons struct {
+	Kind     vnet.Daemon `json:"kind,omitempty"` // empty: none
+	Files    []vnet.File `json:"files,omitempty"`
+	Services []Service   `json:"services,omitempty"`
+}
+
+// Service is one supervised process of a node.
+type Service struct {
+	Name string   `json:"name"` // [a-z0-9-]+, unique in the node
+	Argv []string `json:"argv"` // Argv[0] is an absolute path inside the node
+	Env  []string `json:"env,omitempty"`
+}
+
+// Route is a computed route, with its equal-cost next hops sorted.
+type Route struct {
+	Prefix netip.Prefix `json:"prefix"`
+	Hops   []NextHop    `json:"hops"`
+}
+
+// NextHop is one way out of a node.
+type NextHop struct {
+	Gateway   netip.Addr `json:"gateway"`
+	Interface string     `json:"interface"`
+}

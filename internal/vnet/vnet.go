@@ -1,0 +1,165 @@
+// Package vnet is the model of a virtual network: nodes, links, interfaces,
+// their addresses and limits, and the rules that make a description valid.
+//
+// A VNet is first described (by a reader in internal/format, or by an API
+// client) with any of its addresses, names and defaults left out, then
+// completed by [VNet.Complete], which fills in every gap deterministically, and
+// checked by [VNet.Validate]. What leaves Complete and Validate without an
+// error is ready to be embedded. The package is pure: values in, values out.
+package vnet
+
+import (
+	"net/netip"
+	"time"
+)
+
+// VNet describes one virtual network.
+//
+// The order of Nodes and of Links is the order in which the user wrote them; it
+// decides interface names and automatic addresses, so it is part of the
+// description.
+type VNet struct {
+	Name       string     `json:"name"`
+	Routing    Routing    `json:"routing"`
+	Addressing Addressing `json:"addressing"`
+	Nodes      []Node     `json:"nodes"`
+	Links      []Link     `json:"links"`
+}
+
+// Addressing holds the pools from which loopback and link addresses are drawn
+// where the description names none. An invalid (zero) prefix means that the
+// family is not used.
+type Addressing struct {
+	IPv4 netip.Prefix `json:"ipv4,omitzero"`
+	IPv6 netip.Prefix `json:"ipv6,omitzero"`
+}
+
+// Protocol names a routing protocol.
+type Protocol string
+
+// The protocols that Trellis configures.
+const (
+	None   Protocol = "none"   // connected routes only
+	Static Protocol = "static" // computed shortest paths, no daemon
+	OSPF   Protocol = "ospf"   // OSPFv2 (RFC 2328) and OSPFv3 (RFC 5340)
+	ISIS   Protocol = "isis"   // ISO 10589, RFC 1195, RFC 5308
+	BGP    Protocol = "bgp"    // RFC 4271, one AS per node
+	RIP    Protocol = "rip"    // RIPv2 (RFC 2453) and RIPng (RFC 2080)
+)
+
+// Daemon names the routing software that speaks the protocol.
+type Daemon string
+
+// The routing daemons.
+const (
+	FRR  Daemon = "frr"
+	BIRD Daemon = "bird"
+)
+
+// Timers selects protocol timers.
+type Timers string
+
+// Timer sets.
+const (
+	TimersDefault Timers = "default" // the protocol's and daemon's own
+	TimersFast    Timers = "fast"    // sub-second to a few seconds, for laboratories
+)
+
+// Routing says how a node (or, as the default, every node) learns its routes.
+// The zero value means "not said": Complete fills it in.
+type Routing struct {
+	Protocol Protocol `json:"protocol,omitempty"`
+	Daemon   Daemon   `json:"daemon,omitempty"`
+	Timers   Timers   `json:"timers,omitempty"`
+}
+
+// Node is a virtual node: a router or a host of the network.
+type Node struct {
+	Name  string `json:"name"`
+	Image string `json:"image,omitempty"` // "host", a directory, a tar archive, an OCI layout, or a registry reference
+	// Cmd replaces the image's own command; empty keeps the image's (none for "host").
+	Cmd []string `json:"cmd,omitempty"`
+	// Limits of the node's container. Zero means: Complete fills in the default.
+	CPU    float64 `json:"cpu,omitempty"`    // cores; 0 after Complete means no quota
+	Memory int64   `json:"memory,omitempty"` // bytes
+	Pids   int     `json:"pids,omitempty"`   // processes and threads
+	Disk   int64   `json:"disk,omitempty"`   // bytes that the node may write in its file systems
+
+	Env     map[string]string `json:"env,omitempty"`
+	Files   []File            `json:"files,omitempty"`   // sorted by Path
+	Exec    []string          `json:"exec,omitempty"`    // shell commands, run once when the node has started
+	Sysctls map[string]string `json:"sysctls,omitempty"` // net.* only
+	Routing Routing           `json:"routing"`
+	ASN     uint32            `json:"asn,omitempty"` // BGP; 0: Complete picks one
+	On      string            `json:"on,omitempty"`  // substrate node; empty: the embedder picks one
+
+	// Loopbacks holds the addresses of lo, /32 and /128, at most one per family.
+	// The first IPv4 one is the router ID.
+	Loopbacks []netip.Addr `json:"loopbacks,omitempty"`
+	RouterID  netip.Addr   `json:"routerID,omitzero"` // IPv4-shaped, unique in the VNet; set by Complete
+
+	// Position is where a drawing puts the node; nil: the layout decides.
+	Position *Position `json:"position,omitempty"`
+}
+
+// File is a file that the user places in a node before anything runs there.
+type File struct {
+	Path    string `json:"path"` // absolute, inside the node
+	Content []byte `json:"content"`
+	Mode    uint32 `json:"mode"` // permission bits; 0 means 0644
+}
+
+// Position is a place on the globe, in degrees.
+type Position struct {
+	Latitude  float64 `json:"latitude"`
+	Longitude float64 `json:"longitude"`
+}
+
+// LinkType is the kind of a virtual link.
+type LinkType string
+
+// Kinds of links.
+const (
+	PointToPoint LinkType = "p2p" // exactly two ends
+	LAN          LinkType = "lan" // one or more ends, a shared Ethernet segment
+)
+
+// Link is a virtual link.
+type Link struct {
+	Name      string      `json:"name"` // unique in the VNet; Complete names the unnamed
+	Type      LinkType    `json:"type"`
+	Endpoints []Interface `json:"endpoints"`
+	Down      bool        `json:"down,omitempty"` // the cable is pulled: no carrier at any end
+}
+
+// Interface is a virtual interface: one end of a link, in one node.
+type Interface struct {
+	Node string `json:"node"`
+	Name string `json:"name,omitempty"` // as the node sees it; Complete gives eth1, eth2, …
+	MAC  MAC    `json:"mac,omitzero"`
+	MTU  int    `json:"mtu,omitempty"` // of the IP packet, bytes
+	// Addrs holds the interface's addresses with their prefix lengths.
+	Addrs []netip.Prefix `json:"addrs,omitempty"`
+	// Tx shapes what the node sends here, on its way to the other ends.
+	Tx Shape `json:"tx,omitzero"`
+	// Rx shapes what a node receives here from a LAN; always zero on
+	// point-to-point links, where the other end's Tx says it.
+	Rx Shape `json:"rx,omitzero"`
+	// Cost is the routing metric of the interface; 0 leaves the protocol's default.
+	Cost int `json:"cost,omitempty"`
+}
+
+// Shape is what a link does to the frames of one direction. The zero value is
+// a perfect wire.
+type Shape struct {
+	Rate   uint64        `json:"rate,omitempty"`   // bit/s, Ethernet frame without FCS; 0: unlimited
+	Delay  time.Duration `json:"delay,omitempty"`  // one way
+	Jitter time.Duration `json:"jitter,omitempty"` // ± around Delay
+	Loss   float64       `json:"loss,omitempty"`   // probability, 0 to 1
+}
+
+// IsZero reports whether the shape changes nothing.
+func (s Shape) IsZero() bool { return s == Shape{} }
+
+// NeedsNetem reports whether the shape needs more than a rate limit.
+func (s Shape) NeedsNetem() bool { return s.Delay != 0 || s.Jitter != 0 || s.Loss != 0 }
