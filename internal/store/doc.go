@@ -1,0 +1,37 @@
+// Package store keeps what must survive a restart: the admitted VNets, the
+// plans compiled from them, and what the agents report. It is an etcd server
+// inside this process, alone in its cluster, without a listener of any kind:
+// nothing but this process can talk to it.
+//
+// The package is the only place that knows the layout of the keys:
+//
+//	/trellis/v1/vnet/NAME           VNetRecord: the description and its state
+//	/trellis/v1/ids/BASE            name of the VNet that owns the id range (BASE: 8 hex digits)
+//	/trellis/v1/plan/HOST/NAME      plan.Plan for one substrate node; an empty plan asks for removal
+//	/trellis/v1/status/NAME/HOST    Status, as the agent of HOST reports it
+//
+// Values are JSON, compressed; see encode.
+//
+// # Consistency
+//
+// A description, its id range and its plans are written in one transaction
+// ([Store.Put]), which fails with [ErrConflict] when the record has changed
+// since it was read. [Store.Forget] removes all keys of a VNet the same way.
+// A status is written only as long as there is a plan that it can be about.
+//
+// # Watches
+//
+// [Store.WatchPlans] and [Store.WatchStatus] first tell all there is, then a
+// Synced event, then every change. Old revisions are compacted away all the
+// time; a watch that falls behind the compaction reads everything anew and
+// tells the difference, so that a reader never notices more than that some
+// intermediate values are missing.
+//
+// # When the disk fails
+//
+// Every write checks first that the file system has room for it, so that a full
+// disk is an [ErrNoSpace] and not a dead server; removals need less room than
+// other writes, because removing is how room is made. What etcd cannot survive
+// all the same (an I/O error in its log) ends the store: [Store.Done] is closed,
+// [Store.Err] says why, and all calls fail with that.
+package store

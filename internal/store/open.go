@@ -1,0 +1,256 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+)
+
+const (
+	formatFile = "trellis-store" // marks the directory as ours
+	format     = "1\n"
+	lockFile   = "lock"
+	memberDir  = "member" // etcd's own
+
+	// startTimeout bounds the wait for etcd to be ready. A large store on a busy
+	// disk takes a second.
+	startTimeout = 60 * time.Second
+	stopTimeout  = 5 * time.Second
+)
+
+// Sizes of the embedded server.
+const (
+	maxRequest = 256 << 20 // bytes of one transaction: a compressed plan has a few MiB
+	maxTxnOps  = 100_000
+	quota      = 4 << 30 // bytes of the tree on disk
+	// segment is how much of the log is allocated on disk at once. It bounds the
+	// space of a store at rest (two segments), not the size of an entry.
+	segment = 16 << 20
+	// Raft's log is for followers that lag; there is none, so it is cut often,
+	// which bounds what of it is in memory.
+	snapshotCount   = 500
+	snapshotCatchUp = 5
+	// A single member elects itself one to five ticks after the start, so the
+	// tick bounds the start; a larger one saves idle wake-ups.
+	tick = 20 * time.Millisecond
+)
+
+// Open opens the store in o.Dir, or makes a new one in a directory that is
+// empty or not there. It fails with a sentence that says what to do when another
+// process has it open, when the directory holds something else, when the disk
+// is full, and when the store is damaged.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	lock, err := claim(dir)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{dir: dir, log: o.Log, lock: lock, compact: make(chan struct{}, 1)}
+	s.life, s.end = context.WithCancelCause(context.Background())
+	if err := s.room(roomToStart); err != nil {
+		return nil, errors.Join(fmt.Errorf("open store: %w", err), s.Close())
+	}
+	if err := s.start(ctx); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	s.workers.Go(s.compactor)
+	return s, nil
+}
+
+// claim makes the directory ours alone.
+func claim(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make store: %w; name another state directory, or make room", err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	marked := false
+	for _, e := range entries {
+		marked = marked || e.Name() == formatFile
+	}
+	if !marked {
+		for _, e := range entries {
+			if e.Name() != lockFile {
+				return nil, fmt.Errorf("%s is no store of Trellis: it holds %q; name another state directory", dir, e.Name())
+			}
+		}
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock store: %w", err)
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		lock.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("the store in %s is in use by another trellis serve; stop that one, or name another state directory", dir)
+		}
+		return nil, fmt.Errorf("lock store %s: %w", dir, err)
+	}
+	if err := checkFormat(dir, marked); err != nil {
+		lock.Close()
+		return nil, err
+	}
+	return lock, nil
+}
+
+// checkFormat reads the directory's mark, or leaves one.
+func checkFormat(dir string, marked bool) error {
+	path := filepath.Join(dir, formatFile)
+	if !marked {
+		if err := os.WriteFile(path, []byte(format), 0o600); err != nil {
+			return fmt.Errorf("make store: %w", err)
+		}
+		return nil
+	}
+	have, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("open store: %w", err)
+	}
+	// An empty mark is one whose writing was cut off, before anything else was.
+	if len(have) == 0 {
+		return os.WriteFile(path, []byte(format), 0o600)
+	}
+	if string(have) != format {
+		return fmt.Errorf("the store in %s has format %q, this trellis reads %q; use the version that wrote it, or name another state directory",
+			dir, strings.TrimSpace(string(have)), strings.TrimSpace(format))
+	}
+	return nil
+}
+
+// start runs etcd and waits until it answers.
+func (s *Store) start(ctx context.Context) error {
+	wal.SegmentSizeBytes = segment
+	cfg := embed.NewConfig()
+	cfg.Name = "trellis"
+	cfg.Dir = s.dir
+	// No listeners: the server is reached by function calls.
+	cfg.ListenPeerUrls, cfg.ListenClientUrls, cfg.ListenClientHttpUrls = nil, nil, nil
+	cfg.AdvertiseClientUrls = nil
+	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
+	cfg.InitialClusterToken = "trellis"
+	cfg.PreVote = false
+	cfg.TickMs = uint(tick / time.Millisecond)
+	cfg.ElectionMs = 5 * cfg.TickMs
+	cfg.SnapshotCount = snapshotCount
+	cfg.SnapshotCatchUpEntries = snapshotCatchUp
+	cfg.MaxSnapFiles = 2
+	cfg.MaxWalFiles = 2
+	cfg.MaxRequestBytes = maxRequest
+	cfg.MaxTxnOps = maxTxnOps
+	cfg.QuotaBackendBytes = quota
+	cfg.AutoCompactionRetention = "0" // see compactor
+	cfg.EnableGRPCGateway = false
+	cfg.WarningApplyDuration = 5 * time.Second
+	cfg.WarningUnaryRequestDuration = 5 * time.Second
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(etcdLogger(s.log, s.died))
+
+	// etcd ends the goroutine that it finds damage in; see etcdLogger.
+	started := make(chan error, 1)
+	go func() {
+		ended := true
+		defer func() {
+			if p := recover(); p != nil {
+				started <- fmt.Errorf("etcd: %v", p)
+			} else if ended {
+				started <- errors.New("etcd has given up")
+			}
+		}()
+		server, err := embed.StartEtcd(cfg)
+		s.server = server
+		ended = false
+		started <- err
+	}()
+	if err := <-started; err != nil {
+		if cause := s.Err(); cause != nil {
+			err = cause
+		}
+		return s.cannotOpen(err)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("not ready after %v; the disk may be too slow or the machine too busy", startTimeout))
+	defer cancel()
+	select {
+	case <-s.server.Server.ReadyNotify():
+	case <-s.life.Done():
+		return s.cannotOpen(context.Cause(s.life))
+	case <-ctx.Done():
+		return fmt.Errorf("open store %s: %w", s.dir, context.Cause(ctx))
+	}
+	s.client = v3client.New(s.server.Server)
+	if err := s.reclaim(ctx); err != nil {
+		return fmt.Errorf("open store %s: %w", s.dir, err)
+	}
+	return nil
+}
+
+// cannotOpen says what to do about an error of etcd's at its start.
+func (s *Store) cannotOpen(err error) error {
+	if errors.Is(err, syscall.ENOSPC) {
+		return fmt.Errorf("open store: the disk that holds %s is full; make room and start again: %w", s.dir, ErrNoSpace)
+	}
+	if errors.Is(err, os.ErrPermission) {
+		return fmt.Errorf("open store: %w; run as the user that owns %s", err, s.dir)
+	}
+	return fmt.Errorf("the store in %s is damaged (%w); move the directory away and start again: VNets that still run are found by `trellis down --all`, others are started anew by `trellis up`", s.dir, err)
+}
+
+// died ends the store's life because etcd has.
+func (s *Store) died(err error) {
+	if errors.Is(err, syscall.ENOSPC) {
+		err = fmt.Errorf("the disk that holds %s is full (%w); make room and start trellis serve again", s.dir, err)
+	} else {
+		err = fmt.Errorf("the store in %s has failed (%w); look at the disk, then start trellis serve again", s.dir, err)
+	}
+	s.log.Error(err.Error())
+	s.end(err)
+}
+
+// Close ends the store. All that was written is on disk.
+func (s *Store) Close() error {
+	var err error
+	s.closing.Do(func() {
+		died := s.life.Err() != nil
+		s.end(errClosed)
+		s.workers.Wait()
+		stopped := make(chan struct{})
+		go func() {
+			defer close(stopped)
+			if s.client != nil {
+				s.client.Close()
+			}
+			if s.server != nil {
+				s.server.Close()
+			}
+		}()
+		if died {
+			// A dead etcd does not always stop: goroutines of it may be gone.
+			select {
+			case <-stopped:
+			case <-time.After(stopTimeout):
+			}
+		} else {
+			<-stopped
+		}
+		if s.lock != nil {
+			err = s.lock.Close()
+		}
+	})
+	return err
+}

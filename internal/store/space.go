@@ -1,0 +1,107 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// What must be free on the disk, in bytes. Log segments are allocated ahead, so
+// an operation finds its room there; the margins cover the next segment and the
+// growth of the tree.
+const (
+	roomToStart  = 4 * segment // two segments, the tree, a snapshot
+	roomToWrite  = 2*segment + 8<<20
+	roomToRemove = 1 << 20 // removing is how room is made
+	// compactAfter is how many bytes are written between two compactions, and
+	// compactRevisions how many transactions.
+	compactAfter = 32 << 20
+)
+
+// room fails with ErrNoSpace unless so many bytes are free for the store.
+func (s *Store) room(bytes uint64) error {
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(s.dir, &fs); err != nil {
+		return fmt.Errorf("look at the disk of %s: %w", s.dir, err)
+	}
+	free := fs.Bavail * uint64(fs.Bsize)
+	if free < bytes {
+		return fmt.Errorf("the disk that holds %s is full (%d MiB free, %d MiB needed); make room and try again: %w",
+			s.dir, free>>20, (bytes+1<<20-1)>>20, ErrNoSpace)
+	}
+	return nil
+}
+
+func isNoSpace(err error) bool {
+	return errors.Is(err, rpctypes.ErrNoSpace) || errors.Is(err, rpctypes.ErrGRPCNoSpace) || errors.Is(err, syscall.ENOSPC)
+}
+
+// wrote counts bytes written, and wakes the compactor when they are many.
+func (s *Store) wrote(bytes int) {
+	// A transaction without a value still costs a revision of each key.
+	if s.written.Add(int64(bytes)+4096) < compactAfter {
+		return
+	}
+	select {
+	case s.compact <- struct{}{}:
+	default:
+	}
+}
+
+// compactor forgets old revisions, so that the store does not grow.
+func (s *Store) compactor() {
+	for {
+		select {
+		case <-s.life.Done():
+			return
+		case <-s.compact:
+		}
+		s.written.Store(0)
+		if err := s.forgetHistory(s.life); err != nil && s.life.Err() == nil {
+			s.log.Warn("the store keeps old revisions", "error", err)
+		}
+	}
+}
+
+// forgetHistory compacts the store up to its newest revision.
+func (s *Store) forgetHistory(ctx context.Context) error {
+	rev, err := s.revision(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = s.client.Compact(ctx, rev, clientv3.WithCompactPhysical())
+	if err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
+		return s.explain(ctx, "compact the store", err)
+	}
+	return nil
+}
+
+// reclaim lifts a quota alarm of an earlier life, after making room for it.
+func (s *Store) reclaim(ctx context.Context) error {
+	ctx, cancel := s.call(ctx)
+	defer cancel()
+	alarms, err := s.client.AlarmList(ctx)
+	if err != nil {
+		return s.explain(ctx, "read alarms", err)
+	}
+	for _, a := range alarms.Alarms {
+		if a.Alarm != etcdserverpb.AlarmType_NOSPACE {
+			return fmt.Errorf("etcd reports %v: the store is damaged; move the directory away and start again", a.Alarm)
+		}
+		if err := s.forgetHistory(ctx); err != nil {
+			return err
+		}
+		if _, err := s.client.Defragment(ctx, ""); err != nil {
+			return s.explain(ctx, "defragment the store", err)
+		}
+		if _, err := s.client.AlarmDisarm(ctx, (*clientv3.AlarmMember)(a)); err != nil {
+			return s.explain(ctx, "lift the quota alarm", err)
+		}
+	}
+	return nil
+}
