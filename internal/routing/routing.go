@@ -22,6 +22,9 @@ type Daemons struct {
 	Kind     vnet.Daemon `json:"kind,omitempty"` // empty: none
 	Files    []vnet.File `json:"files,omitempty"`
 	Services []Service   `json:"services,omitempty"`
+	// Dirs lists directories, mode 0755, that must exist before the services
+	// start; they lie under /run, which is empty when a node starts.
+	Dirs []string `json:"dirs,omitempty"`
 }
 
 // Service is one supervised process of a node.
@@ -29,9 +32,18 @@ type Service struct {
 	Name string   `json:"name"` // [a-z0-9-]+, unique in the node
 	Argv []string `json:"argv"` // Argv[0] is an absolute path inside the node
 	Env  []string `json:"env,omitempty"`
+	// After names a path inside the node that must exist before the service
+	// starts; empty: none. FRR's protocol daemons need zebra's socket: one that
+	// starts without it tries again only after ten seconds (zclient.c).
+	After string `json:"after,omitempty"`
 }
 
-// Route is a computed route, with its equal-cost next hops sorted.
+// Route is a computed route, with its equal-cost next hops sorted. Routes share
+// their Hops; treat them as read-only.
+//
+// Whoever installs it gives the node's own loopback address of the prefix's
+// family as the preferred source: it is the one address that every other node
+// is sure to have a route back to.
 type Route struct {
 	Prefix netip.Prefix `json:"prefix"`
 	Hops   []NextHop    `json:"hops"`

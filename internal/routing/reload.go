@@ -1,0 +1,231 @@
+package routing
+
+import (
+	"bytes"
+	"path"
+	"reflect"
+	"slices"
+	"strings"
+
+	"trellis/internal/vnet"
+)
+
+// ReloadPlan says how a running node gets from one configuration to another, in
+// this order: Files are written, Commands are run in the node, the services in
+// Restart are restarted. Sessions that both configurations have stay up. The
+// zero value means that there is nothing to do.
+type ReloadPlan struct {
+	Files []vnet.File
+	// Commands are argument vectors; each must end with exit status 0.
+	Commands [][]string
+	// Restart names services that cannot take the change while they run.
+	Restart []string
+	// RestartNode says that the set of services changes, so that the node has to
+	// start anew. The other fields are then empty.
+	RestartNode bool
+}
+
+// IsZero reports whether there is nothing to do.
+func (p ReloadPlan) IsZero() bool {
+	return len(p.Files) == 0 && len(p.Commands) == 0 && len(p.Restart) == 0 && !p.RestartNode
+}
+
+// Reload plans the change of a running node from the configuration old to new.
+//
+// Files that the user supplies are not part of Daemons, so a change of theirs is
+// seen only through what Generate makes of them (frr.conf, extra.conf). Where the
+// user takes a generated file over, or gives it back, its service is restarted.
+func Reload(old, new Daemons) ReloadPlan {
+	if old.Kind != new.Kind || !reflect.DeepEqual(old.Services, new.Services) {
+		return ReloadPlan{RestartNode: true}
+	}
+	var p ReloadPlan
+	before := map[string]vnet.File{}
+	for _, f := range old.Files {
+		before[f.Path] = f
+	}
+	for _, f := range new.Files {
+		was, ok := before[f.Path]
+		delete(before, f.Path)
+		if ok && f.Mode == was.Mode && bytes.Equal(f.Content, was.Content) {
+			continue
+		}
+		p.Files = append(p.Files, f)
+		switch service := serviceOf(f.Path); {
+		case service == "":
+		case !ok:
+			p.Restart = append(p.Restart, service)
+		case service == string(vnet.BIRD):
+			p.Commands = append(p.Commands, []string{"/usr/sbin/birdc", "configure"})
+		default:
+			p.frr(service, parseStanzas(string(was.Content)), parseStanzas(string(f.Content)))
+		}
+	}
+	for name := range before {
+		if service := serviceOf(name); service != "" {
+			p.Restart = append(p.Restart, service)
+		}
+	}
+	slices.Sort(p.Restart)
+	p.Restart = slices.Compact(p.Restart)
+	return p
+}
+
+// serviceOf names the service that reads a generated file; "" if none does.
+func serviceOf(file string) string {
+	name, ok := strings.CutSuffix(path.Base(file), ".conf")
+	if !ok || name == "vtysh" {
+		return ""
+	}
+	return name
+}
+
+// frr plans the change of one FRR daemon through vtysh.
+func (p *ReloadPlan) frr(daemon string, old, new []*stanza) {
+	if !slices.Equal(identity(old), identity(new)) {
+		p.Restart = append(p.Restart, daemon)
+		return
+	}
+	var commands []string
+	d := difference{emit: func(line string) { commands = append(commands, "-c", line) }}
+	d.list(old, new)
+	if len(commands) > 0 {
+		p.Commands = append(p.Commands, append([]string{"/usr/bin/vtysh", "-d", daemon, "-c", "configure terminal"}, commands...))
+	}
+}
+
+// identity gives the lines that say who the router is. FRR takes a change of
+// these only by dropping every adjacency, or not at all before a restart.
+func identity(list []*stanza) []string {
+	var lines []string
+	for _, s := range list {
+		if !strings.HasPrefix(s.line, "router ") {
+			continue
+		}
+		lines = append(lines, s.line)
+		for _, t := range s.body {
+			if strings.Contains(t.line, "router-id ") || strings.HasPrefix(t.line, "net ") {
+				lines = append(lines, t.line)
+			}
+		}
+	}
+	return lines
+}
+
+// difference turns two lists of stanzas into the commands between them.
+type difference struct {
+	emit func(line string)
+	// gone holds the beginnings "neighbor ADDRESS " of neighbours that are
+	// removed as a whole.
+	gone []string
+}
+
+// list emits what leads from the context's old content to its new one:
+// removals in reverse order first, then additions and changes.
+func (d *difference) list(old, new []*stanza) {
+	for _, s := range old {
+		if name, ok := neighborOf(s.line); ok && !slices.ContainsFunc(new, func(t *stanza) bool {
+			other, ok := neighborOf(t.line)
+			return ok && other == name
+		}) {
+			d.gone = append(d.gone, name)
+		}
+	}
+	kept := func(s *stanza) bool { return find(new, s) != nil }
+	for _, s := range slices.Backward(old) {
+		if !kept(s) {
+			d.remove(s)
+		}
+	}
+	for _, s := range new {
+		was := find(old, s)
+		switch {
+		case len(s.body) > 0:
+			d.enter(s, was)
+		case was != nil && len(was.body) > 0:
+			d.enter(s, was) // emptied
+		case was == nil || was.line != s.line:
+			d.emit(s.line)
+		}
+	}
+}
+
+// enter emits the difference inside a context.
+func (d *difference) enter(s, was *stanza) {
+	var old []*stanza
+	if was != nil {
+		old = was.body
+	}
+	var inside []string
+	sub := difference{emit: func(line string) { inside = append(inside, line) }, gone: d.gone}
+	sub.list(old, s.body)
+	if len(inside) == 0 {
+		return
+	}
+	d.emit(s.line)
+	for _, line := range inside {
+		d.emit(line)
+	}
+	d.emit(closing(s.line))
+}
+
+// remove emits the removal of a stanza.
+func (d *difference) remove(s *stanza) {
+	name, whole := neighborOf(s.line)
+	for _, gone := range d.gone {
+		if !strings.HasPrefix(s.line, gone) {
+			continue
+		}
+		if whole && name == gone {
+			d.emit("no " + strings.TrimSpace(gone))
+		}
+		return // the neighbour takes its other lines along
+	}
+	switch {
+	case len(s.body) > 0 && !strings.HasPrefix(s.line, "router "):
+		// Interfaces and address families go only by what they say.
+		d.enter(&stanza{line: s.line}, s)
+	case strings.HasPrefix(s.line, "no "):
+		d.emit(strings.TrimPrefix(s.line, "no "))
+	default:
+		d.emit("no " + s.line)
+	}
+}
+
+// find gives the stanza of list that s is, or is another value of; nil if there
+// is none.
+func find(list []*stanza, s *stanza) *stanza {
+	key := setting(s.line)
+	for _, t := range list {
+		if t.line == s.line || setting(t.line) == key {
+			return t
+		}
+	}
+	return nil
+}
+
+// setting gives what two lines have in common that set the same thing to
+// different numbers, the second of which simply replaces the first. An area
+// cannot be replaced so, and a router block is not a setting.
+func setting(line string) string {
+	if strings.Contains(line, " area ") || strings.HasPrefix(line, "router ") {
+		return line
+	}
+	words := strings.Fields(line)
+	for i, w := range words {
+		if strings.Trim(w, "0123456789") == "" {
+			words[i] = "#"
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// neighborOf gives the beginning "neighbor ADDRESS " of the line that creates a
+// BGP neighbour.
+func neighborOf(line string) (string, bool) {
+	words := strings.Fields(line)
+	if len(words) == 4 && words[0] == "neighbor" && words[2] == "remote-as" {
+		return "neighbor " + words[1] + " ", true
+	}
+	return "", false
+}
