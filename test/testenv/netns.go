@@ -1,0 +1,161 @@
+package testenv
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// NetNS is a network namespace without a name.
+type NetNS struct {
+	file *os.File
+}
+
+// NewNetNS makes a network namespace, with its loopback interface up, that goes
+// away with the test. It skips the test where it does not run as root.
+func NewNetNS(t testing.TB) *NetNS {
+	t.Helper()
+	NeedRoot(t)
+	ns, err := newNetNS()
+	if err != nil {
+		t.Fatalf("make a network namespace: %v", err)
+	}
+	t.Cleanup(func() { ns.file.Close() })
+	ns.IP(t, "link", "set", "lo", "up")
+	return ns
+}
+
+func newNetNS() (*NetNS, error) {
+	type result struct {
+		file *os.File
+		err  error
+	}
+	made := make(chan result)
+	// The thread stays locked, and so ends with the goroutine: nothing else
+	// ever runs in the new namespace by accident.
+	go func() {
+		runtime.LockOSThread()
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			made <- result{nil, err}
+			return
+		}
+		file, err := os.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()))
+		made <- result{file, err}
+	}()
+	r := <-made
+	return &NetNS{r.file}, r.err
+}
+
+// FD returns a file descriptor of the namespace, valid until the test ends.
+func (n *NetNS) FD() int { return int(n.file.Fd()) }
+
+// Path names the namespace for programs that want a path, such as
+// `ip link set … netns PATH`.
+func (n *NetNS) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.FD()) }
+
+// Do runs f on a thread in the namespace.
+func (n *NetNS) Do(f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		if err := unix.Setns(n.FD(), unix.CLONE_NEWNET); err != nil {
+			done <- fmt.Errorf("enter the network namespace: %w", err)
+			return
+		}
+		done <- f()
+	}()
+	return <-done
+}
+
+// Start starts a command in the namespace. It does not survive the test
+// process: what it starts in its turn may.
+func (n *NetNS) Start(cmd *exec.Cmd) error { return hold(n, cmd) }
+
+// Command returns a command that runs in the namespace whoever starts it.
+func (n *NetNS) Command(name string, args ...string) *exec.Cmd {
+	return exec.Command("nsenter", append([]string{"--net=" + n.Path(), "--", name}, args...)...)
+}
+
+// IP runs `ip` in the namespace with the arguments.
+func (n *NetNS) IP(t testing.TB, args ...string) string {
+	t.Helper()
+	return Run(t, n.Command("ip", args...))
+}
+
+// IPBatch runs `ip` commands in the namespace, one a line, without the `ip`.
+func (n *NetNS) IPBatch(t testing.TB, lines ...string) {
+	t.Helper()
+	cmd := n.Command("ip", "-batch", "-")
+	cmd.Stdin = strings.NewReader(strings.Join(lines, "\n") + "\n")
+	Run(t, cmd)
+}
+
+// Links returns the names of the namespace's interfaces, without lo.
+func (n *NetNS) Links() ([]string, error) {
+	out, err := n.Command("ip", "-o", "link", "show").CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("list the interfaces: %w: %s", err, out)
+	}
+	var names []string
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Fields(line)
+		if len(fields) < 2 {
+			continue
+		}
+		name, _, _ := strings.Cut(strings.TrimSuffix(fields[1], ":"), "@")
+		if name != "lo" {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// hold starts a command in the namespace (nil: here) and makes the kernel kill
+// it when this process ends. The kernel takes the thread that forked for the
+// parent, so one thread does it for all and never ends.
+func hold(n *NetNS, cmd *exec.Cmd) error {
+	reply := make(chan error)
+	forks <- fork{n, cmd, reply}
+	return <-reply
+}
+
+type fork struct {
+	ns    *NetNS
+	cmd   *exec.Cmd
+	reply chan error
+}
+
+var forks = make(chan fork)
+
+func init() { go serveForks() }
+
+func serveForks() {
+	runtime.LockOSThread()
+	home, err := os.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()))
+	for f := range forks {
+		f.reply <- func() error {
+			if err != nil {
+				return err
+			}
+			if f.cmd.SysProcAttr == nil {
+				f.cmd.SysProcAttr = &unix.SysProcAttr{}
+			}
+			f.cmd.SysProcAttr.Pdeathsig = unix.SIGKILL
+			if f.ns != nil {
+				if err := unix.Setns(f.ns.FD(), unix.CLONE_NEWNET); err != nil {
+					return fmt.Errorf("enter the network namespace: %w", err)
+				}
+			}
+			failed := f.cmd.Start()
+			if err := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); err != nil {
+				panic(fmt.Sprintf("testenv: leave a network namespace: %v", err))
+			}
+			return failed
+		}()
+	}
+}

@@ -1,0 +1,46 @@
+// Package testenv gives tests a piece of the machine of their own: network
+// namespaces, and whole instances of the Trellis service in them.
+//
+// Nothing here is visible to, or depends on, the machine's own interfaces,
+// names or services. Namespaces have no name and are held by the test process
+// alone, so the kernel removes them even if the process is killed. Directories,
+// and what a service makes, carry the process's id; [Start] removes what
+// predecessors that are no longer alive have left.
+package testenv
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// NeedRoot skips the test where it does not run as root.
+func NeedRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: it makes network namespaces")
+	}
+}
+
+// NeedCommand skips the test where one of the programs is not installed.
+func NeedCommand(t testing.TB, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Skipf("needs the program %s: install the packages that scripts/packages lists", name)
+		}
+	}
+}
+
+// Run runs a command and returns what it wrote to standard output, without the
+// last newline. It ends the test where the command fails.
+func Run(t testing.TB, cmd *exec.Cmd) string {
+	t.Helper()
+	var stdout, stderr strings.Builder
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%s: %v\n%s%s", strings.Join(cmd.Args, " "), err, stdout.String(), stderr.String())
+	}
+	return strings.TrimSuffix(stdout.String(), "\n")
+}
