@@ -14,21 +14,33 @@ import (
 	"trellis/internal/vnet"
 )
 
-// Plan is one VNet's share of one substrate node.
+// Plan is one VNet's share of one substrate node. A plan without nodes and
+// links is the order to remove the VNet.
 type Plan struct {
 	VNet string `json:"vnet"`
 	// Generation grows by one with every admitted change of the VNet.
 	Generation int64 `json:"generation"`
 	// IDBase is the first of the 65,536 user and group ids of the host that the
 	// VNet's nodes map their own ids 0 to 65,535 to.
-	IDBase uint32  `json:"idBase"`
+	IDBase uint32 `json:"idBase"`
+	// Group is the link group (IFLA_GROUP) of the VNet's devices in the root
+	// context, for removing them at once.
+	Group  uint32  `json:"group"`
 	Nodes  []Node  `json:"nodes"`
 	Joints []Joint `json:"joints"`
 	LANs   []LAN   `json:"lans,omitempty"`
-	// Destinations holds, for each component of the network, the loopbacks that
-	// every node of the component must have routes to. Empty without routing.
+	// Hosts is the /etc/hosts of every node.
+	Hosts []byte `json:"hosts,omitempty"`
+	// Destinations holds, for each group of nodes that route together, the
+	// loopbacks that each of them must have routes to.
 	Destinations [][]netip.Addr `json:"destinations,omitempty"`
+	// Prefixes are what Node.Routes route to; one list for all nodes, because a
+	// large network has as many routes as nodes squared.
+	Prefixes []netip.Prefix `json:"prefixes,omitempty"`
 }
+
+// Empty reports whether the plan asks for nothing, that is, for removal.
+func (p *Plan) Empty() bool { return len(p.Nodes) == 0 && len(p.LANs) == 0 }
 
 // Node is one virtual node on this substrate node.
 type Node struct {
@@ -40,11 +52,10 @@ type Node struct {
 	Exec      []string          `json:"exec,omitempty"`
 	Sysctls   map[string]string `json:"sysctls,omitempty"`
 	Limits    Limits            `json:"limits"`
-	Hosts     []byte            `json:"hosts,omitempty"` // /etc/hosts
 	Daemons   routing.Daemons   `json:"daemons,omitzero"`
 	Loopbacks []netip.Prefix    `json:"loopbacks,omitempty"`
 	Ports     []Port            `json:"ports"`
-	Routes    []routing.Route   `json:"routes,omitempty"` // static routing only
+	Routes    RouteTable        `json:"routes,omitzero"` // static routing only
 	// Component indexes Plan.Destinations; -1 where convergence is not waited for.
 	Component int `json:"component"`
 }
@@ -89,3 +100,11 @@ type LAN struct {
 	MTU    int      `json:"mtu"`
 	Ports  []string `json:"ports"` // Port.Device names
 }
+
+// Limits in numbers that follow from kernel and format limits.
+const (
+	// IDsPerVNet is the size of a VNet's range of user and group ids.
+	IDsPerVNet = 1 << 16
+	// maxDeviceName is IFNAMSIZ less the closing zero.
+	maxDeviceName = 15
+)

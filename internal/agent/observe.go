@@ -1,0 +1,242 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sync/errgroup"
+
+	"trellis/internal/agent/reconcile"
+	"trellis/internal/plan"
+	"trellis/internal/routing"
+	"trellis/internal/substrate/container"
+	"trellis/internal/substrate/dataplane"
+	"trellis/internal/substrate/netns"
+	"trellis/internal/substrate/port"
+	"trellis/internal/substrate/shaper"
+)
+
+// observed is what the machine holds of one VNet, with handles on it.
+type observed struct {
+	kernel reconcile.Kernel
+	states map[string]container.State // by node
+	marks  map[string]applied         // by node
+	spaces map[string]*netns.NS       // of the running nodes
+	index  map[string]int             // ifindex by device
+}
+
+func (o *observed) close() {
+	for _, ns := range o.spaces {
+		ns.Close()
+	}
+}
+
+// applied is what a container's fingerprint says was applied to it last.
+type applied struct {
+	reconcile.Marks
+	// Daemons is kept whole, because changing a running daemon's configuration
+	// means knowing what it has.
+	Daemons routing.Daemons
+}
+
+func (m applied) String() string {
+	b, err := json.Marshal(m)
+	if err != nil {
+		panic(fmt.Sprintf("agent: marks that cannot be marshalled: %v", err)) // no value of the type can fail
+	}
+	return string(b)
+}
+
+// parseApplied reads a fingerprint. One that cannot be read matches no plan, so
+// its container is made anew.
+func parseApplied(fingerprint string) (m applied) {
+	if json.Unmarshal([]byte(fingerprint), &m) != nil {
+		return applied{}
+	}
+	return m
+}
+
+// parseAlias takes a device's alias apart; see plan.Alias.
+func parseAlias(instance, alias string) (vnet, object string, ok bool) {
+	rest, ok := strings.CutPrefix(alias, "trellis:"+instance+":")
+	if !ok {
+		return "", "", false
+	}
+	vnet, object, ok = strings.Cut(rest, "/")
+	return vnet, object, ok
+}
+
+// observe reads what the machine holds of a VNet.
+func (a *Agent) observe(ctx context.Context, name string) (*observed, error) {
+	o := &observed{
+		kernel: reconcile.Kernel{Nodes: map[string]reconcile.Node{}, Devices: map[string]reconcile.Device{}},
+		states: map[string]container.State{}, marks: map[string]applied{},
+		spaces: map[string]*netns.NS{}, index: map[string]int{},
+	}
+	if err := a.observeDevices(name, o); err != nil {
+		return nil, fmt.Errorf("read the devices of %s: %w", name, err)
+	}
+	states, err := a.containers.List(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the containers of %s: %w", name, err)
+	}
+	for _, s := range states {
+		if s.VNet == name {
+			o.states[s.Node] = s
+		}
+	}
+	if err := o.observeNodes(ctx); err != nil {
+		o.close()
+		return nil, err
+	}
+	return o, nil
+}
+
+// observeDevices reads the root context. The helper pair that shapes what a
+// port sends into its LAN counts as a part of the port.
+func (a *Agent) observeDevices(name string, o *observed) error {
+	links, err := port.List(a.cfg.Instance)
+	if err != nil {
+		return err
+	}
+	names := make(map[int]string, len(links))
+	mine := map[string]port.State{}
+	for _, l := range links {
+		names[l.Index] = l.Device
+		if vnet, _, ok := parseAlias(a.cfg.Instance, l.Alias); ok && vnet == name {
+			mine[l.Device] = l
+			o.index[l.Device] = l.Index
+		}
+	}
+	if len(mine) == 0 {
+		return nil
+	}
+	queues, err := shaper.Read()
+	if err != nil {
+		return err
+	}
+	all, err := a.paths.Read()
+	if err != nil {
+		return err
+	}
+	attached := map[string]dataplane.Attachment{}
+	for _, at := range all {
+		if l, ok := mine[at.Device]; ok && at.VNet == name && at.Index == l.Index {
+			attached[at.Device] = at
+		}
+	}
+	part := map[string]bool{} // helpers of ports that are there
+	for device, l := range mine {
+		if l.Kind == port.KindHelper {
+			continue
+		}
+		at, ok := attached[device]
+		d := reconcile.Device{
+			Bridge: l.Kind == port.KindBridge, Up: l.Up, MTU: l.MTU, Master: l.Master, Egress: queues[l.Index].Shape,
+			Attached: ok, Peer: names[at.Peer], Shaped: at.Mode == dataplane.Shaped,
+		}
+		shapedEnd, member := port.HelperNames(device)
+		if h, ok := mine[member]; ok {
+			part[shapedEnd], part[member] = true, true
+			d.Ingress = queues[mine[shapedEnd].Index].Shape
+			if d.Attached = ok && d.Peer == shapedEnd && attached[member].Mode == dataplane.Switched; d.Attached {
+				d.Master = h.Master
+			}
+			d.Peer = ""
+		}
+		o.kernel.Devices[device] = d
+	}
+	for device, l := range mine {
+		if l.Kind == port.KindHelper && !part[device] {
+			o.kernel.Devices[device] = reconcile.Device{}
+		}
+	}
+	return nil
+}
+
+// observeNodes reads the insides of the running nodes, side by side.
+func (o *observed) observeNodes(ctx context.Context) error {
+	nodes := make([]string, 0, len(o.states))
+	for n := range o.states {
+		nodes = append(nodes, n)
+	}
+	slices.Sort(nodes)
+	inside := make([]reconcile.Node, len(nodes))
+	spaces := make([]*netns.NS, len(nodes))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(parallel())
+	for i, name := range nodes {
+		s := o.states[name]
+		o.marks[name] = parseApplied(s.Fingerprint)
+		g.Go(func() error {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			n, ns, err := observeNode(s)
+			if err != nil {
+				return fmt.Errorf("read the inside of %s: %w", s.ID, err)
+			}
+			n.Marks = o.markOf(name)
+			inside[i], spaces[i] = n, ns
+			return nil
+		})
+	}
+	err := g.Wait()
+	for i, name := range nodes {
+		o.kernel.Nodes[name] = inside[i]
+		if spaces[i] != nil {
+			o.spaces[name] = spaces[i]
+		}
+	}
+	return err
+}
+
+func (o *observed) markOf(node string) reconcile.Marks { return o.marks[node].Marks }
+
+// observeNode reads one container. A container that ends meanwhile has stopped.
+func observeNode(s container.State) (reconcile.Node, *netns.NS, error) {
+	stopped := reconcile.Node{}
+	if !s.Running || !s.Released {
+		return stopped, nil, nil
+	}
+	ns, err := netns.OfPid(s.Pid)
+	if err != nil {
+		if gone(err) {
+			return stopped, nil, nil
+		}
+		return stopped, nil, err
+	}
+	in, err := ns.Read()
+	if err != nil {
+		ns.Close()
+		return stopped, nil, err
+	}
+	n := reconcile.Node{Running: true, Limits: plan.Limits(s.Limits), Interfaces: map[string]reconcile.Interface{}, Loopbacks: in.Loopbacks}
+	slices.SortFunc(n.Loopbacks, netip.Prefix.Compare)
+	for _, i := range in.Interfaces {
+		slices.SortFunc(i.Addrs, netip.Prefix.Compare)
+		n.Interfaces[i.Name] = reconcile.Interface{MAC: i.MAC, MTU: i.MTU, Up: i.Up, Addrs: i.Addrs}
+	}
+	return n, ns, nil
+}
+
+// gone reports whether an error means that the process is no more.
+func gone(err error) bool {
+	return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH)
+}
+
+// interior is what a node's inside is to be.
+func interior(n *plan.Node) netns.Interior {
+	in := netns.Interior{Loopbacks: n.Loopbacks}
+	for _, p := range n.Ports {
+		in.Interfaces = append(in.Interfaces, netns.Interface{Name: p.Name, MAC: p.MAC, MTU: p.MTU, Up: true, Addrs: p.Addrs})
+	}
+	return in
+}

@@ -1,0 +1,55 @@
+package reconcile
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+
+	"trellis/internal/plan"
+)
+
+// MarksOf returns a function that gives the marks of the plan's nodes. What all
+// nodes share is digested once.
+func MarksOf(p *plan.Plan) func(*plan.Node) Marks {
+	hosts, prefixes := digest(p.Hosts), digest(p.Prefixes)
+	return func(n *plan.Node) Marks {
+		m := Marks{
+			Boot: digest(struct {
+				IDBase  uint32
+				Image   string
+				Cmd     []string
+				Env     map[string]string
+				Files   any
+				Exec    []string
+				Sysctls map[string]string
+				Disk    int64
+			}{p.IDBase, n.Image, n.Cmd, n.Env, n.Files, n.Exec, n.Sysctls, n.Limits.Disk}),
+			Soft: digest(struct {
+				Files any
+				Hosts string
+			}{n.Daemons.Files, hosts}),
+		}
+		if !n.Routes.IsZero() {
+			m.Routes = digest(struct {
+				Routes   plan.RouteTable
+				Prefixes string
+			}{n.Routes, prefixes})
+		}
+		if len(n.Exec) > 0 {
+			m.Exec = digest(n.Exec)
+		}
+		return m
+	}
+}
+
+// digest is the first 96 bits of SHA-256 over the value's JSON, which is
+// canonical for the types of a plan: structs in order, maps sorted by key.
+func digest(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("reconcile: a plan that cannot be marshalled: %v", err)) // no type of a plan can fail
+	}
+	sum := sha256.Sum256(b)
+	return base64.RawURLEncoding.EncodeToString(sum[:12])
+}

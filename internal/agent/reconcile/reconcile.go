@@ -1,0 +1,408 @@
+// Package reconcile decides what to do: it compares the plan for one VNet with
+// what the kernel holds of it and returns the steps that lead from the one to
+// the other, in order. It is pure; the agent observes and executes.
+//
+// The steps depend on nothing but the two values, never on what was done
+// before, so the same comparison serves creation, change, repair after a crash
+// at any instruction, and removal. When nothing differs there are no steps.
+//
+// The order: what must go goes first (nodes, then ports, then bridges), then
+// nodes are started and held, then devices are made and joined, then the
+// nodes' insides are set up, and only then are the nodes released, so that no
+// program of a tenant runs before its network is there.
+package reconcile
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"trellis/internal/plan"
+	"trellis/internal/vnet"
+)
+
+// Kernel is what a substrate node holds of one VNet.
+type Kernel struct {
+	Nodes   map[string]Node   // by name
+	Devices map[string]Device // ports and bridges in the root context, by device name
+}
+
+// Node is a node's container as it is.
+type Node struct {
+	// Running is false for what is left of a node that has died or was never
+	// released: it can only be removed.
+	Running bool
+	// Marks say what the container was made from and what was applied to it.
+	Marks Marks
+	// Limits are the ones in force.
+	Limits plan.Limits
+	// Interfaces and Loopbacks are the node's inside, as far as Trellis made it.
+	Interfaces map[string]Interface
+	Loopbacks  []netip.Prefix
+}
+
+// Marks are digests of the parts of a [plan.Node] that were applied last; what
+// they cover cannot be read back from the kernel.
+type Marks struct {
+	Boot   string // what only a new container can change: image, command, environment, files, …
+	Soft   string // what can be changed in a running node: daemons' configuration, /etc/hosts
+	Routes string // the computed routes
+	Exec   string // the commands to run after start, once they ran
+}
+
+// Interface is a virtual interface as its node has it.
+type Interface struct {
+	MAC   vnet.MAC
+	MTU   int
+	Up    bool
+	Addrs []netip.Prefix // sorted; those that Trellis placed
+}
+
+// Device is a network device of the VNet in the root context.
+type Device struct {
+	Bridge  bool
+	Up      bool
+	MTU     int
+	Master  string     // the bridge that the device is a port of
+	Egress  vnet.Shape // the qdisc
+	Ingress vnet.Shape // of a LAN's port
+	// Attached reports whether the port's program is in place.
+	Attached bool
+	// Peer is the device that the port's frames go to; Shaped, that they go by
+	// way of its qdisc.
+	Peer   string
+	Shaped bool
+}
+
+// Op is a kind of step.
+type Op string
+
+// The steps, in the order of their execution.
+const (
+	Stop         Op = "stop"          // remove a node's container and all in it
+	RemovePort   Op = "remove-port"   // remove a device of the root context
+	RemoveBridge Op = "remove-bridge" // likewise
+	Start        Op = "start"         // start a node's container, held
+	AddBridge    Op = "add-bridge"    // make a LAN's bridge
+	AddPort      Op = "add-port"      // make a veth pair between a node and the root context
+	Join         Op = "join"          // make or correct a shortbridge
+	Enslave      Op = "enslave"       // put a port on its LAN's bridge
+	Shape        Op = "shape"         // set rate, delay and loss
+	Resize       Op = "resize"        // change a port's MTU
+	Address      Op = "address"       // set up interfaces and addresses inside a node
+	Route        Op = "route"         // write computed routes
+	Carrier      Op = "carrier"       // give or take a port's carrier
+	Limit        Op = "limit"         // change a running container's limits
+	Reload       Op = "reload"        // change a running node's configuration
+	Release      Op = "release"       // let a held node run
+	Exec         Op = "exec"          // run the user's commands in a node
+)
+
+var order = []Op{
+	Stop, RemovePort, RemoveBridge, Start, AddBridge, AddPort, Join, Enslave,
+	Shape, Resize, Address, Route, Carrier, Limit, Reload, Release, Exec,
+}
+
+// Step is one thing to do. Which of Node and Device are set depends on Op.
+type Step struct {
+	Op     Op
+	Node   string // node name
+	Device string // device name in the root context
+	Peer   string // Join: the other port; Enslave: the bridge
+	Name   string // the object in the user's words: "denver", "denver:eth1", …
+	Detail string // why or what, for people
+}
+
+// String gives the step as the dry run and the transcripts show it.
+func (s Step) String() string {
+	text := string(s.Op) + " " + s.Name
+	if s.Detail != "" {
+		text += ": " + s.Detail
+	}
+	return text
+}
+
+// Diff returns the steps from have to want. Nodes in wait are not started now,
+// with everything that depends on them: their restart is being held back.
+// A nil want asks for removal.
+func Diff(want *plan.Plan, have Kernel, wait map[string]bool) []Step {
+	if want == nil {
+		want = &plan.Plan{}
+	}
+	d := differ{
+		have: have, wait: wait, marks: MarksOf(want), steps: map[Op][]Step{},
+		wanted: map[string]bool{}, fresh: map[string]bool{}, gone: map[string]bool{},
+	}
+	d.nodes(want)
+	d.devices(want)
+	for i := range want.Nodes {
+		d.inside(&want.Nodes[i])
+	}
+	var steps []Step
+	for _, op := range order {
+		steps = append(steps, d.steps[op]...)
+	}
+	return steps
+}
+
+type differ struct {
+	have   Kernel
+	wait   map[string]bool
+	marks  func(*plan.Node) Marks
+	steps  map[Op][]Step
+	wanted map[string]bool // nodes and devices of the plan
+	fresh  map[string]bool // nodes that are (re)started and ports that are made now
+	gone   map[string]bool // nodes that are not there and will not be
+}
+
+func (d *differ) add(s Step) { d.steps[s.Op] = append(d.steps[s.Op], s) }
+
+// nodes decides which containers go and which are started.
+func (d *differ) nodes(want *plan.Plan) {
+	for i := range want.Nodes {
+		n := &want.Nodes[i]
+		d.wanted["node "+n.Name] = true
+		have, there := d.have.Nodes[n.Name]
+		why := ""
+		switch {
+		case !there:
+			why = "new"
+		case !have.Running:
+			why = "it has stopped"
+		case have.Marks.Boot != d.marks(n).Boot:
+			why = "its image, command, files or environment changed"
+		default:
+			continue
+		}
+		if there {
+			d.add(Step{Op: Stop, Node: n.Name, Name: n.Name, Detail: why})
+		}
+		if d.wait[n.Name] {
+			d.gone[n.Name] = true
+			continue
+		}
+		d.fresh[n.Name] = true
+		detail := n.Image
+		if there {
+			detail = why
+		}
+		d.add(Step{Op: Start, Node: n.Name, Name: n.Name, Detail: detail})
+	}
+	for _, name := range sortedKeys(d.have.Nodes) {
+		if !d.wanted["node "+name] {
+			d.add(Step{Op: Stop, Node: name, Name: name, Detail: "not wanted"})
+		}
+	}
+}
+
+// devices decides about everything in the root context.
+func (d *differ) devices(want *plan.Plan) {
+	for _, l := range want.LANs {
+		d.bridge(l)
+	}
+	label := map[string]string{}
+	for i := range want.Nodes {
+		n := &want.Nodes[i]
+		for j := range n.Ports {
+			d.port(n, &n.Ports[j])
+			label[n.Ports[j].Device] = n.Name + ":" + n.Ports[j].Name
+		}
+	}
+	egress, ingress := map[string]vnet.Shape{}, map[string]vnet.Shape{}
+	for i := range want.Nodes {
+		for _, p := range want.Nodes[i].Ports {
+			egress[p.Device], ingress[p.Device] = p.Egress, p.Ingress
+		}
+	}
+	for _, j := range want.Joints {
+		d.joint(j, egress, label)
+	}
+	for _, l := range want.LANs {
+		for _, p := range l.Ports {
+			if d.absent(p) {
+				continue
+			}
+			have := d.have.Devices[p]
+			if d.fresh["port "+p] || have.Master != l.Device || !have.Attached || have.Ingress.IsZero() != ingress[p].IsZero() {
+				d.add(Step{Op: Enslave, Device: p, Peer: l.Device, Name: label[p], Detail: "lan " + l.Link})
+			}
+		}
+	}
+	for _, name := range sortedKeys(d.have.Devices) {
+		if d.wanted["device "+name] {
+			continue
+		}
+		op := RemovePort
+		if d.have.Devices[name].Bridge {
+			op = RemoveBridge
+		}
+		d.add(Step{Op: op, Device: name, Name: name, Detail: "not wanted"})
+	}
+}
+
+func (d *differ) bridge(l plan.LAN) {
+	d.wanted["device "+l.Device] = true
+	have, there := d.have.Devices[l.Device]
+	if !there || !have.Up || have.MTU != l.MTU || !have.Attached {
+		d.add(Step{Op: AddBridge, Device: l.Device, Name: "lan " + l.Link})
+	}
+}
+
+func (d *differ) port(n *plan.Node, p *plan.Port) {
+	name := n.Name + ":" + p.Name
+	have, there := d.have.Devices[p.Device]
+	_, insideThere := d.have.Nodes[n.Name].Interfaces[p.Name]
+	switch {
+	case d.gone[n.Name]:
+		return // not wanted now: the loop over what is there removes it
+	case d.fresh[n.Name], there != insideThere, !there:
+		// A node that starts has new namespaces. A device without its other end
+		// belongs to a namespace that is gone, or was renamed inside.
+		if there {
+			d.add(Step{Op: RemovePort, Device: p.Device, Name: name, Detail: "its node starts anew"})
+		}
+		d.add(Step{Op: AddPort, Node: n.Name, Device: p.Device, Name: name, Detail: "link " + p.Link})
+		d.fresh["port "+p.Device] = true
+		have = Device{}
+	}
+	d.wanted["device "+p.Device] = true
+	if have.Egress != p.Egress || have.Ingress != p.Ingress {
+		d.add(Step{Op: Shape, Node: n.Name, Device: p.Device, Name: name, Detail: shapeText(p.Egress, p.Ingress)})
+	}
+	if have.MTU != p.MTU && !d.fresh["port "+p.Device] {
+		d.add(Step{Op: Resize, Node: n.Name, Device: p.Device, Name: name, Detail: fmt.Sprintf("MTU %d", p.MTU)})
+	}
+	if have.Up == p.Down {
+		detail := "up"
+		if p.Down {
+			detail = "down"
+		}
+		d.add(Step{Op: Carrier, Node: n.Name, Device: p.Device, Name: name, Detail: detail})
+	}
+}
+
+// absent reports whether the plan's device p is left out because its node waits.
+func (d *differ) absent(p string) bool { return !d.wanted["device "+p] }
+
+func (d *differ) joint(j plan.Joint, egress map[string]vnet.Shape, label map[string]string) {
+	if d.absent(j.A) || d.absent(j.B) {
+		return
+	}
+	right := func(from, to string) bool {
+		have := d.have.Devices[from]
+		return !d.fresh["port "+from] && !d.fresh["port "+to] &&
+			have.Attached && have.Peer == to && have.Shaped == !egress[to].IsZero() && have.Master == ""
+	}
+	if right(j.A, j.B) && right(j.B, j.A) {
+		return
+	}
+	d.add(Step{Op: Join, Device: j.A, Peer: j.B, Name: label[j.A] + " - " + label[j.B]})
+}
+
+// inside decides about what is in a node.
+func (d *differ) inside(n *plan.Node) {
+	if d.gone[n.Name] {
+		return
+	}
+	have := d.have.Nodes[n.Name]
+	fresh := d.fresh[n.Name]
+	if fresh {
+		have = Node{Limits: n.Limits}
+	}
+	if detail := d.interior(n, have); detail != "" || fresh {
+		d.add(Step{Op: Address, Node: n.Name, Name: n.Name, Detail: detail})
+	}
+	marks := d.marks(n)
+	if have.Marks.Routes != marks.Routes {
+		d.add(Step{Op: Route, Node: n.Name, Name: n.Name, Detail: fmt.Sprintf("%d groups of next hops", len(n.Routes.Groups))})
+	}
+	if have.Limits != n.Limits {
+		d.add(Step{Op: Limit, Node: n.Name, Name: n.Name, Detail: limitText(n.Limits)})
+	}
+	if !fresh && have.Marks.Soft != marks.Soft {
+		d.add(Step{Op: Reload, Node: n.Name, Name: n.Name})
+	}
+	if fresh {
+		d.add(Step{Op: Release, Node: n.Name, Name: n.Name})
+	}
+	if have.Marks.Exec != marks.Exec {
+		d.add(Step{Op: Exec, Node: n.Name, Name: n.Name, Detail: fmt.Sprintf("%d commands", len(n.Exec))})
+	}
+}
+
+// interior tells what of a node's interfaces is not as wanted; "" if all is.
+func (d *differ) interior(n *plan.Node, have Node) string {
+	for _, p := range n.Ports {
+		is, ok := have.Interfaces[p.Name]
+		addrs := slices.Clone(p.Addrs)
+		slices.SortFunc(addrs, netip.Prefix.Compare)
+		switch {
+		case d.fresh["port "+p.Device]:
+			return p.Name + " is new"
+		case !ok:
+			return p.Name + " is missing"
+		case !is.Up:
+			return p.Name + " is down inside"
+		case is.MTU != p.MTU:
+			return fmt.Sprintf("%s: MTU %d instead of %d", p.Name, is.MTU, p.MTU)
+		case is.MAC != p.MAC:
+			return fmt.Sprintf("%s: MAC %s instead of %s", p.Name, is.MAC, p.MAC)
+		case !slices.Equal(is.Addrs, addrs):
+			return p.Name + ": addresses"
+		}
+	}
+	loopbacks := slices.Clone(n.Loopbacks)
+	slices.SortFunc(loopbacks, netip.Prefix.Compare)
+	if !slices.Equal(have.Loopbacks, loopbacks) {
+		return "lo: addresses"
+	}
+	return ""
+}
+
+func shapeText(egress, ingress vnet.Shape) string {
+	var parts []string
+	for _, s := range []struct {
+		way   string
+		shape vnet.Shape
+	}{{"in", egress}, {"out", ingress}} {
+		if s.shape.IsZero() {
+			continue
+		}
+		text := s.way
+		if s.shape.Rate != 0 {
+			text += " rate " + vnet.FormatRate(s.shape.Rate)
+		}
+		if s.shape.Delay != 0 {
+			text += " delay " + s.shape.Delay.String()
+		}
+		if s.shape.Jitter != 0 {
+			text += " jitter " + s.shape.Jitter.String()
+		}
+		if s.shape.Loss != 0 {
+			text += fmt.Sprintf(" loss %g%%", s.shape.Loss*100)
+		}
+		parts = append(parts, text)
+	}
+	if parts == nil {
+		return "none"
+	}
+	return strings.Join(parts, ", ")
+}
+
+func limitText(l plan.Limits) string {
+	text := "memory " + vnet.FormatSize(l.Memory) + fmt.Sprintf(", %d processes", l.Pids)
+	if l.CPU > 0 {
+		text += fmt.Sprintf(", %g cores", l.CPU)
+	}
+	return text
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,243 @@
+package reconcile
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+
+	"trellis/internal/plan"
+	"trellis/internal/vnet"
+)
+
+// TestTranscripts runs the scenarios in testdata. Each file starts with an
+// empty kernel; its commands are
+//
+//	want             the plan, one line per object (see parsePlan); prints the steps
+//	settle           the kernel becomes what the plan asks for; prints the steps that are left
+//	kernel           changes the kernel behind the plan's back; prints the steps that mend it
+//	wait             nodes whose restart is held back; prints the steps
+//
+// Rewrite the expected output with -rewrite.
+func TestTranscripts(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		want, have := &plan.Plan{}, Kernel{}
+		wait := map[string]bool{}
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			switch d.Cmd {
+			case "want":
+				want = parsePlan(t, d.Input)
+			case "settle":
+				have = settled(want, wait)
+			case "kernel":
+				for line := range strings.Lines(d.Input) {
+					disturb(t, d, &have, strings.Fields(line))
+				}
+			case "wait":
+				clear(wait)
+				for _, n := range strings.Fields(d.Input) {
+					wait[n] = true
+				}
+			default:
+				d.Fatalf(t, "unknown command %q", d.Cmd)
+			}
+			steps := Diff(want, have, wait)
+			if len(steps) == 0 {
+				return "nothing to do\n"
+			}
+			var b strings.Builder
+			for _, s := range steps {
+				fmt.Fprintln(&b, s)
+			}
+			return b.String()
+		})
+	})
+}
+
+// parsePlan reads lines such as
+//
+//	node a [image=I] [memory=N] [conf=TEXT] [exec=CMD] [route=PREFIX]
+//	link a:eth1 b:eth1 [rate=N] [mtu=N] [down] [addr=A,B]
+//	lan NAME a:eth2 b:eth2 c:eth1 [up=N]
+func parsePlan(t *testing.T, text string) *plan.Plan {
+	p := &plan.Plan{VNet: "v", IDBase: 1 << 20}
+	nodes := map[string]*plan.Node{}
+	var names []string
+	port := func(ref, link string, opts map[string]string) string {
+		n, name, _ := strings.Cut(ref, ":")
+		if nodes[n] == nil {
+			t.Fatalf("unknown node in %q", ref)
+		}
+		mtu := 1500
+		if s, ok := opts["mtu"]; ok {
+			mtu = atoi(t, s)
+		}
+		_, down := opts["down"]
+		nodes[n].Ports = append(nodes[n].Ports, plan.Port{
+			Name: name, Device: "dev-" + ref, MTU: mtu, Link: link, Down: down,
+			MAC: vnet.MAC{2, 0, 0, 0, 0, byte(len(nodes[n].Ports))},
+		})
+		return "dev-" + ref
+	}
+	for line := range strings.Lines(text) {
+		words := strings.Fields(line)
+		opts := map[string]string{}
+		words = slices.DeleteFunc(words, func(w string) bool {
+			k, v, ok := strings.Cut(w, "=")
+			if ok || w == "down" {
+				opts[k] = v
+			}
+			return ok || w == "down"
+		})
+		switch words[0] {
+		case "node":
+			n := &plan.Node{Name: words[1], Image: "host", Limits: plan.Limits{Memory: 1 << 28, Pids: 512}, Component: -1}
+			if v, ok := opts["image"]; ok {
+				n.Image = v
+			}
+			if v, ok := opts["memory"]; ok {
+				n.Limits.Memory = int64(atoi(t, v))
+			}
+			if v, ok := opts["conf"]; ok {
+				n.Daemons.Files = []vnet.File{{Path: "/etc/frr/frr.conf", Content: []byte(v)}}
+			}
+			if v, ok := opts["exec"]; ok {
+				n.Exec = []string{v}
+			}
+			if v, ok := opts["route"]; ok {
+				p.Prefixes = []netip.Prefix{netip.MustParsePrefix(v)}
+				n.Routes = plan.RouteTable{Groups: slices.Grow(n.Routes.Groups, 1)[:1], Via: []byte{1}}
+			}
+			n.Loopbacks = []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.0.0.%d/32", len(names)+1))}
+			nodes[n.Name] = n
+			names = append(names, n.Name)
+		case "link":
+			link := words[1] + "-" + words[2]
+			a, b := port(words[1], link, opts), port(words[2], link, opts)
+			p.Joints = append(p.Joints, plan.Joint{Link: link, A: a, B: b})
+			for i, ref := range words[1:3] {
+				n, _, _ := strings.Cut(ref, ":")
+				last := &nodes[n].Ports[len(nodes[n].Ports)-1]
+				if s, ok := opts["rate"]; ok {
+					last.Egress.Rate = uint64(atoi(t, s))
+				}
+				if s, ok := opts["addr"]; ok {
+					last.Addrs = []netip.Prefix{netip.MustParsePrefix(strings.Split(s, ",")[i])}
+				}
+			}
+		case "lan":
+			lan := plan.LAN{Link: words[1], Device: "bridge-" + words[1], MTU: 1500}
+			for _, ref := range words[2:] {
+				lan.Ports = append(lan.Ports, port(ref, words[1], opts))
+				n, _, _ := strings.Cut(ref, ":")
+				if s, ok := opts["up"]; ok {
+					nodes[n].Ports[len(nodes[n].Ports)-1].Ingress.Rate = uint64(atoi(t, s))
+				}
+			}
+			p.LANs = append(p.LANs, lan)
+		default:
+			t.Fatalf("unknown object %q", words[0])
+		}
+	}
+	for _, n := range names {
+		p.Nodes = append(p.Nodes, *nodes[n])
+	}
+	return p
+}
+
+// settled is the kernel that a plan describes.
+func settled(p *plan.Plan, wait map[string]bool) Kernel {
+	k := Kernel{Nodes: map[string]Node{}, Devices: map[string]Device{}}
+	marks := MarksOf(p)
+	egress := map[string]bool{}
+	for i := range p.Nodes {
+		n := &p.Nodes[i]
+		if wait[n.Name] {
+			continue
+		}
+		node := Node{Running: true, Marks: marks(n), Limits: n.Limits, Loopbacks: n.Loopbacks, Interfaces: map[string]Interface{}}
+		for _, port := range n.Ports {
+			node.Interfaces[port.Name] = Interface{MAC: port.MAC, MTU: port.MTU, Up: true, Addrs: port.Addrs}
+			k.Devices[port.Device] = Device{Up: !port.Down, MTU: port.MTU, Egress: port.Egress, Ingress: port.Ingress}
+			egress[port.Device] = !port.Egress.IsZero()
+		}
+		k.Nodes[n.Name] = node
+	}
+	for _, j := range p.Joints {
+		for _, way := range [][2]string{{j.A, j.B}, {j.B, j.A}} {
+			if d, ok := k.Devices[way[0]]; ok {
+				d.Attached, d.Peer, d.Shaped = true, way[1], egress[way[1]]
+				k.Devices[way[0]] = d
+			}
+		}
+	}
+	for _, l := range p.LANs {
+		k.Devices[l.Device] = Device{Bridge: true, Up: true, MTU: l.MTU, Attached: true}
+		for _, port := range l.Ports {
+			if d, ok := k.Devices[port]; ok {
+				d.Attached, d.Master = true, l.Device
+				k.Devices[port] = d
+			}
+		}
+	}
+	return k
+}
+
+// disturb changes the kernel as a crash, a tenant or an administrator might.
+func disturb(t *testing.T, d *datadriven.TestData, k *Kernel, words []string) {
+	device := func(name string, change func(*Device)) {
+		v, ok := k.Devices[name]
+		if !ok {
+			d.Fatalf(t, "no device %q", name)
+		}
+		change(&v)
+		k.Devices[name] = v
+	}
+	switch words[0] {
+	case "die": // a node's init ended, and its namespaces with it
+		n := k.Nodes[words[1]]
+		n.Running, n.Interfaces, n.Loopbacks = false, nil, nil
+		k.Nodes[words[1]] = n
+		for name := range k.Devices {
+			if strings.HasPrefix(name, "dev-"+words[1]+":") {
+				delete(k.Devices, name)
+			}
+		}
+	case "vanish": // all trace of a container is gone, its devices are not yet
+		delete(k.Nodes, words[1])
+	case "delete":
+		delete(k.Devices, words[1])
+	case "stray":
+		k.Devices[words[1]] = Device{Bridge: len(words) > 2}
+	case "unqueue":
+		device(words[1], func(v *Device) { v.Egress = vnet.Shape{} })
+	case "detach":
+		device(words[1], func(v *Device) { v.Attached, v.Peer = false, "" })
+	case "free":
+		device(words[1], func(v *Device) { v.Master = "" })
+	case "lower":
+		device(words[1], func(v *Device) { v.Up = false })
+	case "rename": // the tenant renamed its interface
+		n, ifname, _ := strings.Cut(words[1], ":")
+		delete(k.Nodes[n].Interfaces, ifname)
+	case "readdress":
+		n, ifname, _ := strings.Cut(words[1], ":")
+		v := k.Nodes[n].Interfaces[ifname]
+		v.Addrs = nil
+		k.Nodes[n].Interfaces[ifname] = v
+	default:
+		d.Fatalf(t, "unknown disturbance %q", words[0])
+	}
+}
+
+func atoi(t *testing.T, s string) int {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}

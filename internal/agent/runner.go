@@ -1,0 +1,229 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"trellis/internal/agent/reconcile"
+	"trellis/internal/fault"
+	"trellis/internal/plan"
+	"trellis/internal/store"
+	"trellis/internal/substrate/container"
+	"trellis/internal/substrate/netns"
+	"trellis/internal/substrate/shaper"
+)
+
+// parallel is how many nodes are worked on side by side. More than the cores,
+// because much of starting a container is waiting for the kernel.
+func parallel() int { return 2*runtime.GOMAXPROCS(0) + 2 }
+
+// runner carries out the steps of one pass.
+type runner struct {
+	w     *worker
+	a     *Agent
+	want  *plan.Plan
+	seen  *observed
+	marks func(*plan.Node) reconcile.Marks
+	wait  map[string]bool
+
+	nodes map[string]*plan.Node // of the plan, by name
+	ports map[string]*plan.Port // by device
+	lans  map[string]*plan.LAN  // by device
+
+	done atomic.Int64
+
+	mu   sync.Mutex
+	held map[string]*container.Held // started and not yet released
+}
+
+func newRunner(w *worker, want *plan.Plan, seen *observed) *runner {
+	r := &runner{
+		w: w, a: w.a, want: want, seen: seen, marks: reconcile.MarksOf(want), wait: w.waiting(),
+		nodes: map[string]*plan.Node{}, ports: map[string]*plan.Port{}, lans: map[string]*plan.LAN{},
+		held: map[string]*container.Held{},
+	}
+	for i := range want.Nodes {
+		n := &want.Nodes[i]
+		r.nodes[n.Name] = n
+		for j := range n.Ports {
+			r.ports[n.Ports[j].Device] = &n.Ports[j]
+		}
+	}
+	for i := range want.LANs {
+		r.lans[want.LANs[i].Device] = &want.LANs[i]
+	}
+	return r
+}
+
+// handlers say how the steps of one kind are carried out: all together where
+// the kernel does many at the price of few, else node by node.
+var handlers = map[reconcile.Op]func(*runner, context.Context, []reconcile.Step) error{
+	reconcile.Stop:         (*runner).stop,
+	reconcile.RemovePort:   (*runner).removeDevices,
+	reconcile.RemoveBridge: (*runner).removeDevices,
+	reconcile.Start:        each((*runner).start),
+	reconcile.AddBridge:    each((*runner).addBridge),
+	reconcile.AddPort:      (*runner).addPorts,
+	reconcile.Join:         (*runner).join,
+	reconcile.Enslave:      (*runner).enslave,
+	reconcile.Shape:        (*runner).shape,
+	reconcile.Resize:       each((*runner).resize),
+	reconcile.Address:      each((*runner).address),
+	reconcile.Route:        each((*runner).route),
+	reconcile.Carrier:      (*runner).carrier,
+	reconcile.Limit:        each((*runner).limit),
+	reconcile.Reload:       each((*runner).reload),
+	reconcile.Release:      each((*runner).release),
+	reconcile.Exec:         each((*runner).exec),
+}
+
+// each carries out steps side by side; the first error ends it.
+func each(f func(*runner, context.Context, reconcile.Step) error) func(*runner, context.Context, []reconcile.Step) error {
+	return func(r *runner, ctx context.Context, steps []reconcile.Step) error {
+		g, ctx := errgroup.WithContext(ctx)
+		g.SetLimit(parallel())
+		for _, s := range steps {
+			g.Go(func() error {
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				r.point(s.Op)
+				if err := f(r, ctx, s); err != nil {
+					return fmt.Errorf("%s %s/%s: %w", s.Op, r.want.VNet, s.Name, err)
+				}
+				r.advance(1)
+				return nil
+			})
+		}
+		return g.Wait()
+	}
+}
+
+// point is where a test can end the service: before a step of a kind.
+func (r *runner) point(op reconcile.Op) { fault.Point("agent." + string(op)) }
+
+// advance counts steps that are done.
+func (r *runner) advance(n int) {
+	done := int(r.done.Add(int64(n)))
+	r.w.report.update(false, func(s *store.Status) { s.Done = done })
+}
+
+// run carries out all steps, kind by kind.
+func (r *runner) run(ctx context.Context) error {
+	r.roundShapes()
+	steps := reconcile.Diff(r.want, r.seen.kernel, r.wait)
+	phase := store.PhaseCreating
+	if r.want.Empty() {
+		phase = store.PhaseRemoving
+	}
+	r.w.report.update(len(steps) > 0, func(s *store.Status) {
+		s.Phase, s.Done, s.Total, s.Error = phase, 0, len(steps), ""
+		s.Nodes = r.states(steps)
+	})
+	for len(steps) > 0 {
+		op, n := steps[0].Op, 1
+		for n < len(steps) && steps[n].Op == op {
+			n++
+		}
+		handle, ok := handlers[op]
+		if !ok {
+			return fmt.Errorf("no way to carry out %q", op)
+		}
+		if err := handle(r, ctx, steps[:n]); err != nil {
+			return err
+		}
+		steps = steps[n:]
+	}
+	fault.Point("agent.done")
+	for _, s := range r.seen.states {
+		if s.Running && s.Released && r.nodes[s.Node] != nil {
+			if err := r.w.watch(context.WithoutCancel(ctx), s); err != nil {
+				return fmt.Errorf("watch %s: %w", s.ID, err)
+			}
+		}
+	}
+	return nil
+}
+
+// finish ends a pass: what was started and not released is taken away again,
+// and the states of the nodes are reported.
+func (r *runner) finish(err error) {
+	r.mu.Lock()
+	held := r.held
+	r.held = map[string]*container.Held{}
+	r.mu.Unlock()
+	for _, h := range held {
+		h.Abort()
+	}
+	for _, ns := range r.seen.spaces {
+		ns.Close()
+	}
+	clear(r.seen.spaces)
+	changes := int(r.done.Load())
+	r.w.report.update(false, func(s *store.Status) {
+		s.Changes += changes
+		if err == nil {
+			s.Nodes = r.states(nil)
+		}
+	})
+}
+
+// states gives the nodes' states: as they are, and with steps still to come.
+func (r *runner) states(steps []reconcile.Step) map[string]store.NodeState {
+	starting := map[string]bool{}
+	for _, s := range steps {
+		if s.Op == reconcile.Start {
+			starting[s.Node] = true
+		}
+	}
+	states := make(map[string]store.NodeState, len(r.nodes))
+	for name := range r.nodes {
+		st := store.NodeState{State: store.NodeRunning}
+		if h := r.w.nodes[name]; h != nil {
+			st.Restarts, st.Message = h.count, h.why
+		}
+		switch s, ok := r.seen.states[name]; {
+		case r.wait[name]:
+			st.State = store.NodeRestarting
+		case starting[name]:
+			st.State = store.NodeStarting
+		case ok:
+			st.Pid = s.Pid
+		}
+		states[name] = st
+	}
+	return states
+}
+
+// roundShapes takes shapes that the kernel holds as it can for those that are
+// wanted: it keeps rates and delays in units of its own.
+func (r *runner) roundShapes() {
+	for device, p := range r.ports {
+		d, ok := r.seen.kernel.Devices[device]
+		if !ok {
+			continue
+		}
+		if shaper.Same(d.Egress, p.Egress) {
+			d.Egress = p.Egress
+		}
+		if shaper.Same(d.Ingress, p.Ingress) {
+			d.Ingress = p.Ingress
+		}
+		r.seen.kernel.Devices[device] = d
+	}
+}
+
+// space gives the node's network namespace.
+func (r *runner) space(node string) (*netns.NS, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if ns := r.seen.spaces[node]; ns != nil {
+		return ns, nil
+	}
+	return nil, fmt.Errorf("node %s is not running", node)
+}

@@ -1,0 +1,355 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"trellis/internal/agent/reconcile"
+	"trellis/internal/plan"
+	"trellis/internal/substrate/bridge"
+	"trellis/internal/substrate/container"
+	"trellis/internal/substrate/dataplane"
+	"trellis/internal/substrate/netns"
+	"trellis/internal/substrate/port"
+	"trellis/internal/substrate/shaper"
+	"trellis/internal/vnet"
+)
+
+// stop removes containers with all that is in them.
+func (r *runner) stop(ctx context.Context, steps []reconcile.Step) error {
+	ids := make([]container.ID, len(steps))
+	for i, s := range steps {
+		r.point(s.Op)
+		ids[i] = r.id(s.Node)
+		r.w.unwatch(s.Node)
+		if ns := r.seen.spaces[s.Node]; ns != nil {
+			ns.Close() // an open handle would keep the namespace
+			delete(r.seen.spaces, s.Node)
+		}
+		delete(r.seen.states, s.Node)
+	}
+	if err := r.a.containers.Remove(ctx, ids...); err != nil {
+		return fmt.Errorf("stop %d nodes of %s: %w", len(ids), r.want.VNet, err)
+	}
+	r.advance(len(steps))
+	return nil
+}
+
+// removeDevices removes ports and bridges of the root context.
+func (r *runner) removeDevices(_ context.Context, steps []reconcile.Step) error {
+	devices := make([]string, len(steps))
+	for i, s := range steps {
+		r.point(s.Op)
+		devices[i] = s.Device
+		delete(r.seen.index, s.Device)
+	}
+	if err := r.a.paths.Remove(r.want.VNet, devices...); err != nil {
+		return fmt.Errorf("detach the ports of %s: %w", r.want.VNet, err)
+	}
+	if err := port.Delete(devices...); err != nil {
+		return fmt.Errorf("remove the devices of %s: %w", r.want.VNet, err)
+	}
+	r.advance(len(steps))
+	return nil
+}
+
+// start makes a container whose init waits, and prepares its network namespace.
+func (r *runner) start(ctx context.Context, s reconcile.Step) error {
+	n := r.nodes[s.Node]
+	m := applied{Marks: r.marks(n), Daemons: n.Daemons}
+	m.Routes, m.Exec = "", "" // not yet
+	h, err := r.a.containers.Start(ctx, container.Spec{
+		ID: r.id(n.Name), IDBase: r.want.IDBase, Image: n.Image, Cmd: n.Cmd, Env: n.Env,
+		Files: slices.Concat(n.Files, n.Daemons.Files), Dirs: n.Daemons.Dirs,
+		Hosts: r.want.Hosts, Services: services(n), Limits: container.Limits(n.Limits),
+		Fingerprint: m.String(),
+	})
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.held[n.Name] = h
+	r.seen.marks[n.Name] = m
+	r.mu.Unlock()
+	ns, err := netns.OfPid(h.Pid())
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.seen.spaces[n.Name] = ns
+	r.mu.Unlock()
+	return ns.Defaults(n.Sysctls)
+}
+
+func (r *runner) id(node string) container.ID { return container.ID{VNet: r.want.VNet, Node: node} }
+
+func services(n *plan.Node) []container.Service {
+	list := make([]container.Service, len(n.Daemons.Services))
+	for i, s := range n.Daemons.Services {
+		list[i] = container.Service(s)
+	}
+	return list
+}
+
+// addBridge makes a LAN's bridge and shuts it off from this machine's stack.
+func (r *runner) addBridge(_ context.Context, s reconcile.Step) error {
+	l := r.lans[s.Device]
+	err := bridge.Ensure(bridge.Bridge{
+		Name: l.Device, MTU: l.MTU, Group: r.want.Group,
+		Alias: plan.Alias(r.a.cfg.Instance, r.want.VNet, "@"+l.Link),
+	})
+	if err != nil {
+		return err
+	}
+	if err := r.learnDevices(); err != nil {
+		return err
+	}
+	if err := r.attach(l.Device, dataplane.Bridge); err != nil {
+		return err
+	}
+	return port.SetUp(map[string]bool{l.Device: true})
+}
+
+// attach attaches the programs of a role to a device.
+func (r *runner) attach(device string, role dataplane.Role) error {
+	r.mu.Lock()
+	index, ok := r.seen.index[device]
+	r.mu.Unlock()
+	if !ok {
+		return fmt.Errorf("device %s has gone", device)
+	}
+	if err := r.a.paths.Attach(r.want.VNet, device, index, role); err != nil {
+		return fmt.Errorf("attach to %s: %w", device, err)
+	}
+	return nil
+}
+
+// addPorts makes veth pairs, and learns the numbers of all devices.
+func (r *runner) addPorts(_ context.Context, steps []reconcile.Step) error {
+	specs := make([]port.Spec, len(steps))
+	for i, s := range steps {
+		r.point(s.Op)
+		ns, err := r.space(s.Node)
+		if err != nil {
+			return err
+		}
+		p := r.ports[s.Device]
+		specs[i] = port.Spec{
+			Device: p.Device, Alias: plan.Alias(r.a.cfg.Instance, r.want.VNet, s.Node+":"+p.Name), Group: r.want.Group,
+			Name: p.Name, MAC: p.MAC, MTU: p.MTU, Node: ns.FD(),
+		}
+	}
+	if err := port.Create(specs); err != nil {
+		return fmt.Errorf("make the ports of %s: %w", r.want.VNet, err)
+	}
+	r.advance(len(steps))
+	return r.learnDevices()
+}
+
+// learnDevices reads the numbers of the VNet's devices.
+func (r *runner) learnDevices() error {
+	links, err := port.List(r.a.cfg.Instance)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, l := range links {
+		if vnet, _, ok := parseAlias(r.a.cfg.Instance, l.Alias); ok && vnet == r.want.VNet {
+			r.seen.index[l.Device] = l.Index
+		}
+	}
+	return nil
+}
+
+// join makes shortbridges.
+func (r *runner) join(_ context.Context, steps []reconcile.Step) error {
+	for _, s := range steps {
+		r.point(s.Op)
+		if err := r.joinPorts(s.Device, s.Peer); err != nil {
+			return fmt.Errorf("join %s/%s: %w", r.want.VNet, s.Name, err)
+		}
+		r.advance(1)
+	}
+	return nil
+}
+
+func (r *runner) joinPorts(a, b string) error {
+	for _, device := range []string{a, b} {
+		if err := r.attach(device, dataplane.Port); err != nil {
+			return err
+		}
+	}
+	return r.a.paths.Join(r.end(a), r.end(b))
+}
+
+// end gives an attached device's end of a shortbridge.
+func (r *runner) end(device string) dataplane.End {
+	p := r.ports[device]
+	return dataplane.End{Index: r.seen.index[device], Shaped: p == nil || !p.Egress.IsZero()}
+}
+
+// enslave puts ports on their LANs' bridges; one whose own frames are shaped by
+// way of a helper pair.
+func (r *runner) enslave(_ context.Context, steps []reconcile.Step) error {
+	masters := make(map[string]string, len(steps))
+	for _, s := range steps {
+		r.point(s.Op)
+		member := s.Device
+		shaped, helper := port.HelperNames(s.Device)
+		if r.ports[s.Device].Ingress.IsZero() {
+			if err := port.Delete(shaped); err != nil {
+				return fmt.Errorf("remove the helper of %s/%s: %w", r.want.VNet, s.Name, err)
+			}
+		} else {
+			member = helper
+			if err := r.help(s, shaped, helper); err != nil {
+				return fmt.Errorf("shape what %s/%s sends: %w", r.want.VNet, s.Name, err)
+			}
+		}
+		if err := r.attach(member, dataplane.Member); err != nil {
+			return fmt.Errorf("%s/%s: %w", r.want.VNet, s.Name, err)
+		}
+		masters[member] = s.Peer
+	}
+	if err := bridge.SetPorts(masters); err != nil {
+		return fmt.Errorf("put the ports of %s on their bridges: %w", r.want.VNet, err)
+	}
+	r.advance(len(steps))
+	return nil
+}
+
+// help makes a port's helper pair and joins the port with it.
+func (r *runner) help(s reconcile.Step, shaped, helper string) error {
+	p := r.ports[s.Device]
+	if _, ok := r.seen.index[shaped]; !ok {
+		err := port.CreateHelpers([]port.Helper{{
+			Device: p.Device, Group: r.want.Group, MTU: p.MTU,
+			Alias: plan.Alias(r.a.cfg.Instance, r.want.VNet, s.Node+":"+p.Name),
+		}})
+		if err != nil {
+			return err
+		}
+		if err := r.learnDevices(); err != nil {
+			return err
+		}
+	}
+	if err := bridge.SetPort("", s.Device); err != nil {
+		return err
+	}
+	if err := r.joinPorts(s.Device, shaped); err != nil {
+		return err
+	}
+	if err := shaper.Set(shaped, p.Ingress); err != nil {
+		return err
+	}
+	return port.SetUp(map[string]bool{shaped: true, helper: true})
+}
+
+// shape sets the qdiscs of ports.
+func (r *runner) shape(_ context.Context, steps []reconcile.Step) error {
+	shapes := make(map[string]vnet.Shape, len(steps))
+	for _, s := range steps {
+		r.point(s.Op)
+		p := r.ports[s.Device]
+		shapes[s.Device] = p.Egress
+		if !p.Ingress.IsZero() {
+			shaped, _ := port.HelperNames(s.Device)
+			shapes[shaped] = p.Ingress
+		}
+	}
+	if err := shaper.SetAll(shapes); err != nil {
+		return fmt.Errorf("shape the ports of %s: %w", r.want.VNet, err)
+	}
+	r.advance(len(steps))
+	return nil
+}
+
+func (r *runner) resize(_ context.Context, s reconcile.Step) error {
+	return port.SetMTU(map[string]int{s.Device: r.ports[s.Device].MTU})
+}
+
+// address sets up what is inside a node.
+func (r *runner) address(_ context.Context, s reconcile.Step) error {
+	ns, err := r.space(s.Node)
+	if err != nil {
+		return err
+	}
+	_, err = ns.Configure(interior(r.nodes[s.Node]))
+	return err
+}
+
+// route writes a node's computed routes.
+func (r *runner) route(_ context.Context, s reconcile.Step) error {
+	ns, err := r.space(s.Node)
+	if err != nil {
+		return err
+	}
+	n := r.nodes[s.Node]
+	routes, err := n.Routes.Expand(r.want.Prefixes)
+	if err != nil {
+		return err
+	}
+	if _, err := ns.SetRoutes(routes); err != nil {
+		return err
+	}
+	return r.mark(s.Node, func(m *applied) { m.Routes = r.marks(n).Routes })
+}
+
+// mark books what was applied to a node. That of a held node is written when
+// it is released.
+func (r *runner) mark(node string, change func(*applied)) error {
+	r.mu.Lock()
+	m := r.seen.marks[node]
+	change(&m)
+	r.seen.marks[node] = m
+	_, held := r.held[node]
+	r.mu.Unlock()
+	if held {
+		return nil
+	}
+	return r.a.containers.SetFingerprint(r.id(node), m.String())
+}
+
+// carrier sets ports up or down.
+func (r *runner) carrier(_ context.Context, steps []reconcile.Step) error {
+	up := make(map[string]bool, len(steps))
+	for _, s := range steps {
+		r.point(s.Op)
+		up[s.Device] = !r.ports[s.Device].Down
+	}
+	if err := port.SetUp(up); err != nil {
+		return fmt.Errorf("set the carrier of ports of %s: %w", r.want.VNet, err)
+	}
+	r.advance(len(steps))
+	return nil
+}
+
+func (r *runner) limit(ctx context.Context, s reconcile.Step) error {
+	return r.a.containers.SetLimits(ctx, r.id(s.Node), container.Limits(r.nodes[s.Node].Limits))
+}
+
+// release lets a node run.
+func (r *runner) release(ctx context.Context, s reconcile.Step) error {
+	r.mu.Lock()
+	h, m := r.held[s.Node], r.seen.marks[s.Node]
+	r.mu.Unlock()
+	if h == nil {
+		return errors.New("the node was not started")
+	}
+	if err := r.a.containers.SetFingerprint(r.id(s.Node), m.String()); err != nil {
+		return err
+	}
+	if err := h.Release(); err != nil {
+		return err
+	}
+	state := container.State{ID: r.id(s.Node), Pid: h.Pid(), Running: true, Released: true, Started: time.Now()}
+	r.mu.Lock()
+	delete(r.held, s.Node)
+	r.seen.states[s.Node] = state
+	r.mu.Unlock()
+	return nil
+}

@@ -1,0 +1,288 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"trellis/internal/plan"
+	"trellis/internal/store"
+	"trellis/internal/substrate/container"
+)
+
+// Restarting what dies, and trying again what failed: the first time at once,
+// then after a pause that doubles up to the longest; a node that has run for
+// long enough begins anew.
+const (
+	firstPause   = 250 * time.Millisecond
+	longestPause = 30 * time.Second
+	longEnough   = time.Minute
+)
+
+// worker converges one VNet.
+type worker struct {
+	a    *Agent
+	vnet string
+	wake chan struct{}
+
+	mu        sync.Mutex
+	want      *plan.Plan // nil until the first assignment, or once forgotten
+	forgotten bool       // the store knows nothing of the VNet any more
+	nudged    bool
+	watched   map[string]watch // by node
+
+	report *reporter
+	nodes  map[string]*restart // of run's goroutine alone
+}
+
+// watch is the wait for one container's end.
+type watch struct {
+	pid  int
+	stop func()
+}
+
+// restart is the history of a node's deaths.
+type restart struct {
+	count  int
+	pause  time.Duration
+	before time.Time // no start earlier than this
+	up     time.Time // last release
+	why    string
+}
+
+func newWorker(a *Agent, vnet string) *worker {
+	return &worker{
+		a: a, vnet: vnet, wake: make(chan struct{}, 1), watched: map[string]watch{},
+		nodes: map[string]*restart{}, report: newReporter(a, vnet),
+	}
+}
+
+func (w *worker) poke() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// assign sets the plan to converge to.
+func (w *worker) assign(p *plan.Plan) {
+	w.mu.Lock()
+	w.want, w.forgotten = p, false
+	w.mu.Unlock()
+	w.poke()
+}
+
+// forget makes the worker remove everything and end.
+func (w *worker) forget() {
+	w.mu.Lock()
+	w.want, w.forgotten = nil, true
+	w.mu.Unlock()
+	w.poke()
+}
+
+// nudge makes the worker compare again, and report again.
+func (w *worker) nudge() {
+	w.mu.Lock()
+	w.nudged = true
+	w.mu.Unlock()
+	w.poke()
+}
+
+// task is what run is to do next.
+func (w *worker) task() (want *plan.Plan, forgotten, nudged bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	nudged, w.nudged = w.nudged, false
+	return w.want, w.forgotten, nudged
+}
+
+// run is the worker's loop.
+func (w *worker) run(ctx context.Context) {
+	defer w.unwatch()
+	defer w.report.stop()
+	pause := firstPause
+	for {
+		want, forgotten, nudged := w.task()
+		if nudged {
+			clear(w.nodes)
+		}
+		if want == nil {
+			want = &plan.Plan{VNet: w.vnet, Group: plan.Group(w.a.cfg.Instance, w.vnet)}
+		}
+		changed := w.changed(want, forgotten)
+		err := w.converge(ctx, want, forgotten, changed)
+		var again <-chan time.Time
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil && forgotten && w.a.retire(w):
+			return
+		case errors.Is(err, errOvertaken):
+			continue
+		case err != nil:
+			w.a.log.Error("converging failed", "vnet", w.vnet, "err", err)
+			again = time.After(pause)
+			pause = min(2*pause, longestPause)
+		default:
+			pause = firstPause
+			if next := w.nextRestart(); !next.IsZero() {
+				again = time.After(time.Until(next))
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.wake:
+		case <-again:
+		}
+	}
+}
+
+// changed returns a function that tells whether the plan in hand is out of date.
+func (w *worker) changed(p *plan.Plan, forgotten bool) func() bool {
+	return func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if forgotten != w.forgotten {
+			return true
+		}
+		return !forgotten && w.want != p
+	}
+}
+
+// waiting gives the nodes whose restart is held back now.
+func (w *worker) waiting() map[string]bool {
+	wait := map[string]bool{}
+	now := time.Now()
+	for name, r := range w.nodes {
+		if r.before.After(now) {
+			wait[name] = true
+		}
+	}
+	return wait
+}
+
+// nextRestart gives the earliest time at which a held-back node may start.
+func (w *worker) nextRestart() (next time.Time) {
+	now := time.Now()
+	for _, r := range w.nodes {
+		if r.before.After(now) && (next.IsZero() || r.before.Before(next)) {
+			next = r.before
+		}
+	}
+	return next
+}
+
+// died books a node's end, and says when it may start again.
+func (w *worker) died(name, why string) {
+	r := w.nodes[name]
+	if r == nil {
+		r = &restart{}
+		w.nodes[name] = r
+	}
+	if !r.up.IsZero() && time.Since(r.up) > longEnough {
+		r.pause = 0
+	}
+	r.count++
+	r.why = why
+	r.before = time.Now().Add(r.pause)
+	r.pause = min(max(2*r.pause, firstPause), longestPause)
+}
+
+// watch has the worker woken when the container ends.
+func (w *worker) watch(ctx context.Context, s container.State) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	old, ok := w.watched[s.Node]
+	if ok && old.pid == s.Pid {
+		return nil
+	}
+	exited, err := w.a.containers.Exited(s)
+	if err != nil {
+		return err
+	}
+	if ok {
+		old.stop()
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	w.watched[s.Node] = watch{pid: s.Pid, stop: cancel}
+	go func() {
+		select {
+		case <-ctx.Done():
+		case <-exited:
+			w.poke()
+		}
+	}()
+	return nil
+}
+
+// wasRunning reports whether the node's container ran when last seen.
+func (w *worker) wasRunning(node string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, ok := w.watched[node]
+	return ok
+}
+
+// unwatch ends the wait for the containers' ends; all of them if none is named.
+func (w *worker) unwatch(nodes ...string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if nodes == nil {
+		for _, v := range w.watched {
+			v.stop()
+		}
+		clear(w.watched)
+	}
+	for _, n := range nodes {
+		if v, ok := w.watched[n]; ok {
+			v.stop()
+			delete(w.watched, n)
+		}
+	}
+}
+
+// errOvertaken says that a newer plan has arrived.
+var errOvertaken = errors.New("a newer plan has arrived")
+
+// converge makes one pass: observe, compare, carry out, wait for the routes.
+func (w *worker) converge(ctx context.Context, want *plan.Plan, forgotten bool, changed func() bool) error {
+	w.report.begin(want, forgotten)
+	seen, err := w.a.observe(ctx, w.vnet)
+	if err != nil {
+		w.report.fail(err)
+		return err
+	}
+	defer seen.close()
+	w.bookDeaths(want, seen)
+	r := newRunner(w, want, seen)
+	err = r.run(ctx)
+	r.finish(err)
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil && changed():
+		return errOvertaken
+	case err != nil:
+		w.report.fail(err)
+		return err
+	case want.Empty():
+		w.report.phase(store.PhaseRemoved)
+		return nil
+	}
+	w.report.phase(store.PhaseCreated)
+	return w.awaitRoutes(ctx, want, changed)
+}
+
+// bookDeaths finds the nodes that ran and no longer do.
+func (w *worker) bookDeaths(want *plan.Plan, seen *observed) {
+	for _, n := range want.Nodes {
+		s, ok := seen.states[n.Name]
+		if w.wasRunning(n.Name) && (!ok || !s.Running) {
+			w.unwatch(n.Name)
+			w.died(n.Name, "its init ended")
+			w.a.log.Warn("a node has died", "vnet", w.vnet, "node", n.Name, "restarts", w.nodes[n.Name].count)
+		}
+	}
+}
