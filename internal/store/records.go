@@ -36,7 +36,7 @@ func (s *Store) VNet(ctx context.Context, name string) (*VNetRecord, error) {
 		return nil, s.explain(ctx, "read VNet "+name, err)
 	}
 	if len(r.Kvs) == 0 {
-		return nil, fmt.Errorf("VNet %s: %w", name, ErrNotFound)
+		return nil, unknown(fmt.Sprintf("there is no VNet %q; `trellis ls` lists those there are", name))
 	}
 	return readRecord(r.Kvs[0].Value, r.Kvs[0].ModRevision, name)
 }

@@ -19,6 +19,12 @@ var (
 	ErrNoSpace = errors.New("no space left for the store")
 )
 
+// unknown is an error about a VNet that is not there; it is an ErrNotFound.
+type unknown string
+
+func (u unknown) Error() string   { return string(u) }
+func (u unknown) Is(e error) bool { return e == ErrNotFound }
+
 // State is what is wanted of a VNet.
 type State string
 

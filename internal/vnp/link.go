@@ -1,0 +1,41 @@
+package vnp
+
+import (
+	"context"
+	"time"
+
+	"connectrpc.com/connect"
+
+	trellisv1 "trellis/api/trellis/v1"
+	"trellis/internal/pip"
+	"trellis/internal/store"
+	"trellis/internal/wire"
+)
+
+// SetLink changes a running link in place, and returns when the change is in
+// the kernel.
+func (s *Service) SetLink(ctx context.Context, req *connect.Request[trellisv1.SetLinkRequest]) (*connect.Response[trellisv1.SetLinkResponse], error) {
+	m := req.Msg
+	c := pip.LinkChange{Rate: m.Rate, Delay: duration(m.DelayNs), Jitter: duration(m.JitterNs), Loss: m.Loss, Down: m.Down}
+	if c == (pip.LinkChange{}) {
+		return nil, invalid("the request changes nothing; give at least one of rate, delay, jitter, loss, up, down")
+	}
+	began := time.Now()
+	g, link, err := s.provider.SetLink(ctx, m.Vnet, m.Link, c, s.substrate.Prepare)
+	if err != nil {
+		return nil, s.fail(err)
+	}
+	w := wait{s: s, spec: g.Record.Spec, generation: g.Record.Generation, began: began, until: store.PhaseCreated}
+	if _, err := w.run(ctx); err != nil {
+		return nil, s.fail(err)
+	}
+	return connect.NewResponse(&trellisv1.SetLinkResponse{Link: wire.LinkToProto(link)}), nil
+}
+
+func duration(ns *int64) *time.Duration {
+	if ns == nil {
+		return nil
+	}
+	d := time.Duration(*ns)
+	return &d
+}

@@ -1,0 +1,55 @@
+package vnp
+
+import (
+	"context"
+	"log/slog"
+	"os"
+
+	"connectrpc.com/connect"
+
+	trellisv1 "trellis/api/trellis/v1"
+	"trellis/api/trellis/v1/trellisv1connect"
+	"trellis/internal/pip"
+	"trellis/internal/store"
+)
+
+// Config wires a Service. All fields but Log are required.
+type Config struct {
+	Store     *store.Store
+	Provider  *pip.Provider
+	Substrate Substrate
+	// Version, StateDir, RunDir and Host are what Info tells; Host is also the
+	// substrate node whose reports are waited for.
+	Version, StateDir, RunDir, Host string
+	Log                             *slog.Logger // nil: [slog.Default]
+}
+
+// Service serves VNetService.
+type Service struct {
+	store     *store.Store
+	provider  *pip.Provider
+	substrate Substrate
+	host      string
+	info      *trellisv1.InfoResponse
+	log       *slog.Logger
+}
+
+var _ trellisv1connect.VNetServiceHandler = (*Service)(nil)
+
+// New makes a service.
+func New(c Config) *Service {
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	return &Service{
+		store: c.Store, provider: c.Provider, substrate: c.Substrate, host: c.Host, log: c.Log,
+		info: &trellisv1.InfoResponse{
+			Version: c.Version, Pid: int32(os.Getpid()), StateDir: c.StateDir, RunDir: c.RunDir, Host: c.Host,
+		},
+	}
+}
+
+// Info tells about the service itself.
+func (s *Service) Info(context.Context, *connect.Request[trellisv1.InfoRequest]) (*connect.Response[trellisv1.InfoResponse], error) {
+	return connect.NewResponse(s.info), nil
+}
