@@ -269,7 +269,7 @@ func (r *runner) shape(_ context.Context, steps []reconcile.Step) error {
 }
 
 func (r *runner) resize(_ context.Context, s reconcile.Step) error {
-	return port.SetMTU(map[string]int{s.Device: r.ports[s.Device].MTU})
+	return port.SetMTU(s.Device, r.ports[s.Device].MTU)
 }
 
 // address sets up what is inside a node.

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -29,9 +30,10 @@ type worker struct {
 	mu        sync.Mutex
 	want      *plan.Plan // nil until the first assignment, or once forgotten
 	forgotten bool       // the store knows nothing of the VNet any more
-	nudged    bool
+	fresh     bool       // the plan has not been looked at yet
 	watched   map[string]watch // by node
 
+	ended  chan struct{} // closed when run returns
 	report *reporter
 	nodes  map[string]*restart // of run's goroutine alone
 }
@@ -54,7 +56,7 @@ type restart struct {
 func newWorker(a *Agent, vnet string) *worker {
 	return &worker{
 		a: a, vnet: vnet, wake: make(chan struct{}, 1), watched: map[string]watch{},
-		nodes: map[string]*restart{}, report: newReporter(a, vnet),
+		nodes: map[string]*restart{}, ended: make(chan struct{}), report: newReporter(a, vnet),
 	}
 }
 
@@ -68,7 +70,7 @@ func (w *worker) poke() {
 // assign sets the plan to converge to.
 func (w *worker) assign(p *plan.Plan) {
 	w.mu.Lock()
-	w.want, w.forgotten = p, false
+	w.want, w.forgotten, w.fresh = p, false, true
 	w.mu.Unlock()
 	w.poke()
 }
@@ -81,34 +83,46 @@ func (w *worker) forget() {
 	w.poke()
 }
 
-// nudge makes the worker compare again, and report again.
-func (w *worker) nudge() {
-	w.mu.Lock()
-	w.nudged = true
-	w.mu.Unlock()
-	w.poke()
-}
-
-// task is what run is to do next.
-func (w *worker) task() (want *plan.Plan, forgotten, nudged bool) {
+// task is what run is to do next, and whether that is new.
+func (w *worker) task() (want *plan.Plan, forgotten, fresh bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	nudged, w.nudged = w.nudged, false
-	return w.want, w.forgotten, nudged
+	fresh, w.fresh = w.fresh, false
+	return w.want, w.forgotten, fresh
+}
+
+// idle returns when a worker that was told to forget its VNet has ended. Others
+// are about their own business.
+func (w *worker) idle(ctx context.Context) error {
+	w.mu.Lock()
+	forgotten := w.forgotten
+	w.mu.Unlock()
+	if !forgotten {
+		return nil
+	}
+	select {
+	case <-w.ended:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("removing what is left of %s is not done: %w", w.vnet, ctx.Err())
+	}
 }
 
 // run is the worker's loop.
 func (w *worker) run(ctx context.Context) {
+	defer close(w.ended)
 	defer w.unwatch()
 	defer w.report.stop()
 	pause := firstPause
 	for {
-		want, forgotten, nudged := w.task()
-		if nudged {
-			clear(w.nodes)
+		want, forgotten, fresh := w.task()
+		if fresh { // somebody asked: what died may start at once
+			for _, r := range w.nodes {
+				r.pause, r.before = 0, time.Time{}
+			}
 		}
 		if want == nil {
-			want = &plan.Plan{VNet: w.vnet, Group: plan.Group(w.a.cfg.Instance, w.vnet)}
+			want = w.nothing()
 		}
 		changed := w.changed(want, forgotten)
 		err := w.converge(ctx, want, forgotten, changed)
@@ -137,6 +151,11 @@ func (w *worker) run(ctx context.Context) {
 		case <-again:
 		}
 	}
+}
+
+// nothing is the plan of a VNet that nobody wants.
+func (w *worker) nothing() *plan.Plan {
+	return &plan.Plan{VNet: w.vnet, Group: plan.Group(w.a.cfg.Instance, w.vnet)}
 }
 
 // changed returns a function that tells whether the plan in hand is out of date.

@@ -1,0 +1,254 @@
+package reconcile
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"trellis/internal/plan"
+)
+
+// TestStepsSuffice carries out the steps between random plans in a model of the
+// kernel, cut short anywhere and disturbed in between, and then once to the
+// end: after that nothing may be left to do, and the kernel must hold exactly
+// what the plan asks for.
+func TestStepsSuffice(t *testing.T) {
+	for seed := range uint64(3000) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		have := Kernel{Nodes: map[string]Node{}, Devices: map[string]Device{}}
+		for range 1 + rng.IntN(4) {
+			want := parsePlan(t, randomPlan(rng))
+			wait := map[string]bool{}
+			if rng.IntN(4) == 0 {
+				wait[pick(rng, "a", "b", "c")] = true
+			}
+			steps := Diff(want, have, wait)
+			cut := rng.IntN(len(steps) + 1)
+			for _, s := range steps[:cut] {
+				carryOut(t, &have, want, s)
+			}
+			crash(rng, &have)
+		}
+		want := parsePlan(t, randomPlan(rng))
+		if rng.IntN(8) == 0 {
+			want = &plan.Plan{VNet: "v"}
+		}
+		for _, s := range Diff(want, have, nil) {
+			carryOut(t, &have, want, s)
+		}
+		if left := Diff(want, have, nil); len(left) > 0 {
+			t.Fatalf("seed %d: after all steps %d are left, first %q", seed, len(left), left[0])
+		}
+		if got, wanted := describe(have), describe(settled(want, nil)); got != wanted {
+			t.Fatalf("seed %d: the kernel holds\n%s\ninstead of\n%s", seed, got, wanted)
+		}
+	}
+}
+
+// crash makes of a kernel what is left when the service is killed: nodes that
+// were not released end, with their namespaces and so their devices. Now and
+// then something else happens as well.
+func crash(rng *rand.Rand, k *Kernel) {
+	for name, n := range k.Nodes {
+		if !n.Running {
+			continue
+		}
+		if n.Limits.Pids == held || rng.IntN(6) == 0 {
+			k.Nodes[name] = Node{}
+			for d := range k.Devices {
+				if strings.HasPrefix(d, "dev-"+name+":") && rng.IntN(5) > 0 { // its namespace may linger
+					delete(k.Devices, d)
+				}
+			}
+		}
+	}
+	for d, v := range k.Devices {
+		switch rng.IntN(12) {
+		case 0:
+			v.Up = !v.Up
+		case 1:
+			v.Attached, v.Peer = false, ""
+		case 2:
+			if v.Bridge { // nobody shapes those
+				continue
+			}
+			v.Egress.Rate++
+		default:
+			continue
+		}
+		k.Devices[d] = v
+	}
+}
+
+// held in place of a limit marks a node that is not released in the model.
+const held = -1
+
+// carryOut is what the agent's steps do to the kernel.
+func carryOut(t *testing.T, k *Kernel, p *plan.Plan, s Step) {
+	marks := MarksOf(p)
+	var node *plan.Node
+	var port *plan.Port
+	for i := range p.Nodes {
+		if p.Nodes[i].Name == s.Node {
+			node = &p.Nodes[i]
+		}
+		for j := range p.Nodes[i].Ports {
+			if p.Nodes[i].Ports[j].Device == s.Device {
+				port = &p.Nodes[i].Ports[j]
+			}
+		}
+	}
+	n := k.Nodes[s.Node]
+	d, there := k.Devices[s.Device]
+	switch s.Op {
+	case Stop:
+		delete(k.Nodes, s.Node)
+		return // its devices are removed by steps of their own
+	case RemovePort, RemoveBridge:
+		delete(k.Devices, s.Device)
+		if owner, ifname, ok := strings.Cut(strings.TrimPrefix(s.Device, "dev-"), ":"); ok {
+			delete(k.Nodes[owner].Interfaces, ifname) // the other end of the pair
+		}
+		return
+	case Start:
+		if _, ok := k.Nodes[s.Node]; ok {
+			t.Fatalf("%s, but it is there", s)
+		}
+		n = Node{Running: true, Marks: marks(node), Limits: plan.Limits{Pids: held}, Interfaces: map[string]Interface{}}
+		n.Marks.Routes, n.Marks.Exec = "", ""
+	case AddBridge:
+		for _, l := range p.LANs {
+			if l.Device == s.Device {
+				d = Device{Bridge: true, Up: true, MTU: l.MTU, Attached: true}
+			}
+		}
+	case AddPort:
+		if there {
+			t.Fatalf("%s, but it is there", s)
+		}
+		if !n.Running {
+			t.Fatalf("%s, but its node is not there", s)
+		}
+		d = Device{MTU: port.MTU}
+		n.Interfaces = maps.Clone(n.Interfaces)
+		n.Interfaces[port.Name] = Interface{MAC: port.MAC, MTU: port.MTU}
+	case Join:
+		other, ok := k.Devices[s.Peer]
+		if !there || !ok {
+			t.Fatalf("%s, but an end is missing", s)
+		}
+		shaped := map[string]bool{}
+		for _, n := range p.Nodes {
+			for _, q := range n.Ports {
+				shaped[q.Device] = !q.Egress.IsZero()
+			}
+		}
+		d.Attached, d.Peer, d.Shaped = true, s.Peer, shaped[s.Peer]
+		other.Attached, other.Peer, other.Shaped = true, s.Device, shaped[s.Device]
+		d.Master, other.Master = "", ""
+		k.Devices[s.Peer] = other
+	case Enslave:
+		if _, ok := k.Devices[s.Peer]; !ok || !there {
+			t.Fatalf("%s, but there is no bridge or port", s)
+		}
+		d.Attached, d.Master, d.Peer, d.Shaped, d.Ingress = true, s.Peer, "", false, port.Ingress
+	case Shape:
+		d.Egress, d.Ingress = port.Egress, port.Ingress
+	case Resize:
+		d.MTU = port.MTU
+	case Address:
+		n.Loopbacks, n.Interfaces = node.Loopbacks, map[string]Interface{}
+		for _, q := range node.Ports {
+			if _, ok := k.Devices[q.Device]; !ok {
+				t.Fatalf("%s, but it has no %s", s, q.Name)
+			}
+			n.Interfaces[q.Name] = Interface{MAC: q.MAC, MTU: q.MTU, Up: true, Addrs: q.Addrs}
+		}
+	case Route:
+		n.Marks.Routes = marks(node).Routes
+	case Carrier:
+		d.Up = !port.Down
+	case Limit:
+		n.Limits = node.Limits
+	case Reload:
+		n.Marks.Soft = marks(node).Soft
+	case Release:
+		n.Limits = node.Limits
+	case Exec:
+		n.Marks.Exec = marks(node).Exec
+	default:
+		t.Fatalf("no model of %q", s.Op)
+	}
+	if s.Node != "" {
+		k.Nodes[s.Node] = n
+	}
+	if s.Device != "" {
+		k.Devices[s.Device] = d
+	}
+}
+
+// randomPlan writes a plan of up to four nodes in the words of parsePlan.
+func randomPlan(rng *rand.Rand) string {
+	var b strings.Builder
+	names := []string{"a", "b", "c", "d"}[:1+rng.IntN(4)]
+	for _, n := range names {
+		fmt.Fprintf(&b, "node %s conf=%d", n, rng.IntN(2))
+		if rng.IntN(4) == 0 {
+			b.WriteString(" image=other")
+		}
+		if rng.IntN(4) == 0 {
+			b.WriteString(" exec=true")
+		}
+		if rng.IntN(4) == 0 {
+			b.WriteString(" route=192.0.2.0/24")
+		}
+		b.WriteString("\n")
+	}
+	next := map[string]int{}
+	ref := func() string {
+		n := pick(rng, names...)
+		next[n]++
+		return fmt.Sprintf("%s:eth%d", n, next[n])
+	}
+	for range rng.IntN(4) {
+		line := "link " + ref() + " " + ref()
+		for _, o := range []string{" rate=1000", " mtu=9000", " down"} {
+			if rng.IntN(3) == 0 {
+				line += o
+			}
+		}
+		b.WriteString(line + "\n")
+	}
+	if rng.IntN(2) == 0 {
+		line := "lan x " + ref() + " " + ref()
+		if rng.IntN(2) == 0 {
+			line += " up=500"
+		}
+		b.WriteString(line + "\n")
+	}
+	return b.String()
+}
+
+func pick(rng *rand.Rand, of ...string) string { return of[rng.IntN(len(of))] }
+
+// describe writes a kernel down, without what a comparison must not see.
+func describe(k Kernel) string {
+	var lines []string
+	for name, n := range k.Nodes {
+		for i, v := range n.Interfaces {
+			lines = append(lines, fmt.Sprint("inside ", name, " ", i, " ", v))
+		}
+		lines = append(lines, fmt.Sprint("node ", name, " ", n.Running, n.Marks, n.Limits, n.Loopbacks))
+	}
+	for name, d := range k.Devices {
+		if d.Master != "" {
+			d.Peer, d.Shaped = "", false
+		}
+		lines = append(lines, fmt.Sprint("device ", name, " ", d))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
