@@ -115,10 +115,9 @@ func birdOSPF(t *birdText, r *router, f family) {
 	t.add("export none;")
 	t.add("};")
 	t.add("area 0 {")
-	if loopback(r.Node, f).IsValid() {
-		t.add(`interface "lo" {`)
-		t.add("stub;")
-		t.add("};")
+	if a := loopback(r.Node, f); a.IsValid() {
+		// Not as an interface: OSPFv3 takes none without a link-local address.
+		t.add("stubnet %s/%d;", a, a.BitLen())
 	}
 	for n := range r.ports {
 		p := &r.ports[n]

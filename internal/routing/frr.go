@@ -45,7 +45,8 @@ func frr(r *router, s network) (Daemons, error) {
 			}
 		}
 	}
-	d := Daemons{Kind: vnet.FRR, Dirs: []string{"/run/frr"}}
+	// FRR makes /run/frr itself, and cannot use one that belongs to root.
+	d := Daemons{Kind: vnet.FRR}
 	for _, daemon := range frrOrder {
 		list, ok := confs[daemon]
 		if !ok {

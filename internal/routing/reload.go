@@ -195,23 +195,25 @@ func (d *difference) remove(s *stanza) {
 // find gives the stanza of list that s is, or is another value of; nil if there
 // is none.
 func find(list []*stanza, s *stanza) *stanza {
-	key := setting(s.line)
-	for _, t := range list {
-		if t.line == s.line || setting(t.line) == key {
-			return t
-		}
+	at := slices.IndexFunc(list, func(t *stanza) bool { return t.line == s.line })
+	if at < 0 {
+		key := setting(s)
+		at = slices.IndexFunc(list, func(t *stanza) bool { return setting(t) == key })
 	}
-	return nil
+	if at < 0 {
+		return nil
+	}
+	return list[at]
 }
 
 // setting gives what two lines have in common that set the same thing to
-// different numbers, the second of which simply replaces the first. An area
-// cannot be replaced so, and a router block is not a setting.
-func setting(line string) string {
-	if strings.Contains(line, " area ") || strings.HasPrefix(line, "router ") {
-		return line
+// different numbers, the second of which simply replaces the first. That holds
+// neither for areas, nor for entries of numbered lists, nor for contexts.
+func setting(s *stanza) string {
+	if len(s.body) > 0 || strings.Contains(s.line, " area ") || strings.Contains(s.line, " seq ") {
+		return s.line
 	}
-	words := strings.Fields(line)
+	words := strings.Fields(s.line)
 	for i, w := range words {
 		if strings.Trim(w, "0123456789") == "" {
 			words[i] = "#"

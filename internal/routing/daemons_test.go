@@ -1,0 +1,68 @@
+package routing
+
+import (
+	"testing"
+	"time"
+
+	"trellis/internal/vnet"
+)
+
+// TestDaemonsConverge runs each protocol under each daemon, and under both side
+// by side, on a ring of four nodes: every kernel must learn every loopback in
+// both families.
+func TestDaemonsConverge(t *testing.T) {
+	for _, c := range []struct {
+		protocol vnet.Protocol
+		daemons  []vnet.Daemon // of the nodes in turn
+		within   time.Duration
+	}{
+		{vnet.OSPF, []vnet.Daemon{vnet.FRR}, 20 * time.Second},
+		{vnet.OSPF, []vnet.Daemon{vnet.BIRD}, 20 * time.Second},
+		{vnet.OSPF, []vnet.Daemon{vnet.FRR, vnet.BIRD}, 20 * time.Second},
+		{vnet.ISIS, []vnet.Daemon{vnet.FRR}, 30 * time.Second},
+		{vnet.BGP, []vnet.Daemon{vnet.FRR}, 20 * time.Second},
+		{vnet.BGP, []vnet.Daemon{vnet.BIRD}, 20 * time.Second},
+		{vnet.BGP, []vnet.Daemon{vnet.FRR, vnet.BIRD}, 20 * time.Second},
+		{vnet.RIP, []vnet.Daemon{vnet.FRR}, 30 * time.Second},
+		{vnet.RIP, []vnet.Daemon{vnet.BIRD}, 30 * time.Second},
+		{vnet.RIP, []vnet.Daemon{vnet.FRR, vnet.BIRD}, 30 * time.Second},
+	} {
+		name := string(c.protocol)
+		for _, d := range c.daemons {
+			name += "-" + string(d)
+		}
+		t.Run(name, func(t *testing.T) {
+			for _, d := range c.daemons {
+				needDaemon(t, map[vnet.Daemon]string{vnet.FRR: frrBin + "zebra", vnet.BIRD: birdBin}[d])
+			}
+			t.Parallel()
+			d := describe(vnet.Routing{Protocol: c.protocol, Timers: vnet.TimersFast}, ring(4)...)
+			for i := range d.Nodes {
+				d.Nodes[i].Routing = vnet.Routing{Daemon: c.daemons[i%len(c.daemons)]}
+			}
+			v := d.complete(t)
+			configs, err := Generate(v)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := newLab(t, v)
+			began := time.Now()
+			l.start(configs)
+			t.Logf("converged %v after the start of the daemons", l.converge(began, c.within).Round(10*time.Millisecond))
+		})
+	}
+}
+
+// TestAbileneConverges runs the eleven nodes of the backbone under OSPF.
+func TestAbileneConverges(t *testing.T) {
+	needDaemon(t, frrBin+"zebra")
+	v := describe(vnet.Routing{Protocol: vnet.OSPF, Daemon: vnet.FRR, Timers: vnet.TimersFast}, abilene...).complete(t)
+	configs, err := Generate(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLab(t, v)
+	began := time.Now()
+	l.start(configs)
+	t.Logf("converged %v after the start of the daemons", l.converge(began, 30*time.Second).Round(10*time.Millisecond))
+}
