@@ -1,0 +1,90 @@
+# `make` lists the targets. Everything here works from a clean clone.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# A toolchain that scripts/install has unpacked comes first. Without cgo the
+# binary runs on any distribution; one setting everywhere compiles things once.
+export PATH := $(CURDIR)/.tools/go/bin:$(PATH)
+export CGO_ENABLED := 0
+
+PREFIX ?= /usr/local
+# Where this is not a clone, the version is unknown.
+VERSION = $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+# What needs root goes through sudo where make does not run as root.
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+
+## help: list the targets
+help:
+	@sed -n 's/^## \([a-z-]*\): /\1\t/p' Makefile | sort | expand -t 18
+
+## deps: install what is missing to build and run
+deps:
+	@scripts/install
+
+## deps-test: install what is missing for the tests as well
+deps-test:
+	@scripts/install test
+
+## build: build bin/trellis
+build:
+	@mkdir -p bin
+	go build -trimpath -ldflags "-s -w -X trellis/internal/cli.Version=$(VERSION)" -o bin/trellis ./cmd/trellis
+
+## install: install the program and its systemd unit below PREFIX (/usr/local)
+install: build
+	install -D -m 755 bin/trellis $(DESTDIR)$(PREFIX)/bin/trellis
+
+## demo: install, build, and bring up the Abilene network
+demo: deps build
+	@$(SUDO) scripts/demo
+
+# Packages whose goroutines share data run under the race detector, which needs
+# cgo; tests of whole services run alone, one after the other.
+RACE := $(addprefix trellis/internal/,agent agent/reconcile pip store substrate/probe vnp wire)
+E2E := trellis/test/e2e
+
+## test: the whole suite; as root, privileged tests too
+test: deps-test lint check-generated build
+	@export TRELLIS_TEST_BINARY=$(CURDIR)/bin/trellis; \
+	all=$$(go list ./...); \
+	race=$$(grep -Fx $(addprefix -e ,$(RACE)) <<<"$$all" || true); \
+	e2e=$$(grep -E '^$(E2E)(/|$$)' <<<"$$all" || true); \
+	rest=$$(grep -Fxv -e "$$race" -e "$$e2e" <<<"$$all"); \
+	go run ./tools/gotest -timeout 10m $$rest \
+		-- CGO_ENABLED=1 -race -timeout 10m $$race \
+		-- -p 1 -timeout 15m $$e2e
+
+## lint: formatting, vet, staticcheck, shell scripts, import rules
+lint:
+	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
+		[ -z "$$unformatted" ] || { echo "not formatted (gofmt -w): $$unformatted"; exit 1; }
+	go vet ./...
+	go run $(STATICCHECK) ./...
+	go test ./test/imports
+
+## generate: make the generated files (API, BPF objects, init)
+generate:
+	@scripts/generate
+
+## check-generated: check that the generated files are current
+check-generated:
+	@scripts/generate check
+
+## fuzz: every fuzz target for FUZZTIME (30s)
+FUZZTIME ?= 30s
+fuzz:
+	@go list -f '{{.Dir}}' ./... | while read -r dir; do \
+		sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' $$dir/*_test.go 2>/dev/null | while read -r target; do \
+			echo "$$dir $$target"; \
+			(cd "$$dir" && go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) .) </dev/null; \
+		done; \
+	done
+
+## clean: remove what was built here
+clean:
+	rm -rf bin dist .tools
+
+.PHONY: help deps deps-test build install demo test lint generate check-generated fuzz clean

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// event is a line of `go test -json`; see `go doc test2json`.
+type event struct {
+	Action     string
+	Package    string
+	ImportPath string
+	Test       string
+	Output     string
+}
+
+// report turns events into text and counts.
+type report struct {
+	w                       io.Writer
+	passed, failed, skipped int
+	// output holds what unfinished tests have written, by package and test. The
+	// package's own is under the empty name.
+	output map[string]map[string]*strings.Builder
+	// broken holds the packages that have a failed test to show for their failure.
+	broken map[string]bool
+}
+
+func newReport(w io.Writer) *report {
+	return &report{w: w, output: make(map[string]map[string]*strings.Builder), broken: make(map[string]bool)}
+}
+
+// line takes one line of output. What is not an event is passed on.
+func (r *report) line(line []byte) {
+	var e event
+	if err := json.Unmarshal(line, &e); err != nil {
+		r.w.Write(line)
+		return
+	}
+	r.event(e)
+}
+
+func (r *report) event(e event) {
+	switch e.Action {
+	case "build-output":
+		io.WriteString(r.w, e.Output)
+	case "output":
+		r.keep(e)
+	case "pass", "fail", "skip":
+		if e.Test == "" {
+			r.endPackage(e)
+		} else {
+			r.endTest(e)
+		}
+	}
+}
+
+// keep stores output until it is known whether it matters.
+func (r *report) keep(e event) {
+	tests := r.output[e.Package]
+	if tests == nil {
+		tests = make(map[string]*strings.Builder)
+		r.output[e.Package] = tests
+	}
+	b := tests[e.Test]
+	if b == nil {
+		b = new(strings.Builder)
+		tests[e.Test] = b
+	}
+	b.WriteString(e.Output)
+}
+
+// endTest counts a test and shows it unless it passed.
+func (r *report) endTest(e event) {
+	text := ""
+	if b := r.output[e.Package][e.Test]; b != nil {
+		text = b.String()
+	}
+	delete(r.output[e.Package], e.Test)
+	switch e.Action {
+	case "pass":
+		r.passed++
+	case "skip":
+		r.skipped++
+		fmt.Fprintf(r.w, "--- SKIP: %s %s: %s\n", e.Package, e.Test, reason(text))
+	case "fail":
+		r.failed++
+		r.broken[e.Package] = true
+		fmt.Fprintf(r.w, "=== FAIL: %s %s\n%s", e.Package, e.Test, unframed(text))
+	}
+}
+
+// unframed is a test's output without go test's notes on when it ran.
+func unframed(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, "=== ") {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+// reason is what a skipped test said, on one line, without the frame that go
+// test puts around it.
+func reason(text string) string {
+	var said []string
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "=== ") || strings.HasPrefix(line, "--- ") {
+			continue
+		}
+		if place, rest, ok := strings.Cut(line, ": "); ok && strings.Contains(place, ".go:") {
+			line = rest
+		}
+		said = append(said, line)
+	}
+	if len(said) == 0 {
+		return "no reason given"
+	}
+	return strings.Join(said, " ")
+}
+
+// endPackage prints go test's closing line of a package, and where the package
+// failed otherwise than by a test, everything that it has written.
+func (r *report) endPackage(e event) {
+	tests := r.output[e.Package]
+	delete(r.output, e.Package)
+	own := ""
+	if b := tests[""]; b != nil {
+		own = b.String()
+		delete(tests, "")
+	}
+	if e.Action == "fail" {
+		// A test that never ended: the process crashed or ran out of time.
+		for _, name := range sortedKeys(tests) {
+			r.failed++
+			r.broken[e.Package] = true
+			fmt.Fprintf(r.w, "=== FAIL: %s %s (did not end)\n%s", e.Package, name, unframed(tests[name].String()))
+		}
+		if !r.broken[e.Package] {
+			r.failed++ // it does not build, or failed outside of any test
+		}
+		io.WriteString(r.w, strings.TrimPrefix(own, "FAIL\n"))
+		return
+	}
+	for line := range strings.Lines(own) {
+		if strings.HasPrefix(line, "ok ") {
+			io.WriteString(r.w, line)
+		}
+	}
+}
+
+func sortedKeys(m map[string]*strings.Builder) []string {
+	var keys []string
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// summary prints the last line.
+func (r *report) summary() {
+	fmt.Fprintf(r.w, "%d passed, %d failed, %d skipped\n", r.passed, r.failed, r.skipped)
+}
