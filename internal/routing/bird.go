@@ -137,6 +137,7 @@ func birdOSPF(t *birdText, r *router, f family) {
 		case p.timers == vnet.TimersFast:
 			t.add("hello %d;", fastHello)
 			t.add("dead %d;", fastDead)
+			t.add("retransmit %d;", fastRetransmit)
 		default:
 			t.add("hello 10;") // said, so that dead follows FRR's 40 s
 			t.add("dead 40;")

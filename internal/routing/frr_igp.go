@@ -20,6 +20,8 @@ const (
 const (
 	fastHello = 1
 	fastDead  = 4
+	// BIRD's least.
+	fastRetransmit = 2
 	// RIP: update, timeout, garbage collection. Five is FRR's least.
 	fastUpdate  = 5
 	fastTimeout = 15
@@ -116,6 +118,8 @@ func frrOSPFInterface(i block, p *port, prefix string) {
 	if p.timers == vnet.TimersFast {
 		i.add("%s hello-interval %d", prefix, fastHello)
 		i.add("%s dead-interval %d", prefix, fastDead)
+		// BIRD drops an LSA that comes within a second of the one before.
+		i.add("%s retransmit-interval %d", prefix, fastRetransmit)
 	}
 }
 
@@ -123,10 +127,16 @@ func frrOSPFInterface(i block, p *port, prefix string) {
 const isisTag = "trellis"
 
 // frrISIS writes IS-IS (ISO 10589, RFC 1195, RFC 5308): one level-2 area, wide
-// metrics (RFC 5305). The router block comes before the interfaces: the other
-// way round isisd takes 31 s to the first route instead of 2.3 s.
+// metrics (RFC 5305). The least time between LSPs comes first: the net already
+// makes an LSP, and the next one waits as long as was then in force, by default
+// 30 s.
 func frrISIS(b block, r *router, s network) {
 	o := b.open("router isis %s", isisTag)
+	if r.Routing.Timers == vnet.TimersFast {
+		o.add("lsp-gen-interval 1")
+		// RFC 8405.
+		o.add("spf-delay-ietf init-delay 20 short-delay 100 long-delay 500 holddown 1000 time-to-learn 200")
+	}
 	o.add("net %s", networkEntityTitle(r.RouterID))
 	o.add("is-type level-2-only")
 	o.add("metric-style wide")
@@ -135,10 +145,6 @@ func frrISIS(b block, r *router, s network) {
 	}
 	if s.multiTopology {
 		o.add("topology ipv6-unicast")
-	}
-	if r.Routing.Timers == vnet.TimersFast {
-		o.add("lsp-gen-interval 1")
-		o.add("spf-interval 1")
 	}
 	if len(r.Loopbacks) > 0 {
 		i := b.open("interface lo")
