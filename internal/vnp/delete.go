@@ -138,7 +138,7 @@ func (s *Service) awaitGone(ctx context.Context, rec *store.VNetRecord, progress
 	if err := s.store.Err(); err != nil {
 		return err
 	}
-	if errors.Is(context.Cause(ctx), context.Canceled) {
+	if errors.Is(ctx.Err(), context.Canceled) {
 		return context.Cause(ctx)
 	}
 	text := "the agent has not begun"

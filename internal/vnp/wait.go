@@ -72,7 +72,7 @@ func (w *wait) run(ctx context.Context) (*store.Status, error) {
 	if err := w.s.store.Err(); err != nil {
 		return nil, err
 	}
-	if errors.Is(context.Cause(ctx), context.Canceled) {
+	if errors.Is(ctx.Err(), context.Canceled) {
 		return nil, context.Cause(ctx)
 	}
 	return nil, connect.NewError(connect.CodeDeadlineExceeded, errors.New(w.late(last)))

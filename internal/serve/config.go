@@ -1,0 +1,151 @@
+package serve
+
+import (
+	"crypto/sha256"
+	"encoding/base32"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"gopkg.in/natefinch/lumberjack.v2"
+
+	"trellis/internal/agent"
+	"trellis/internal/pip"
+)
+
+// The directories of the default instance.
+const (
+	DefaultStateDir = "/var/lib/trellis"
+	DefaultRunDir   = "/run/trellis"
+)
+
+// Config says how to run the service. The zero value is the default instance.
+type Config struct {
+	StateDir string // what survives a reboot; DefaultStateDir
+	RunDir   string // sockets, locks, mounts; DefaultRunDir
+	// Instance is the tag of everything that this service owns on the machine:
+	// one to eight of a-z and 0-9. Empty: "trellis" for the default run
+	// directory, otherwise a hash of it.
+	Instance string
+	Runtime  string // OCI runtime, by name or path; crun
+	LogLevel string // debug, info, warn, error; info
+	Version  string // what Info tells
+
+	// newAgent stands in for the real agent in tests.
+	newAgent func(agent.Config) (Agent, error)
+}
+
+var instancePattern = regexp.MustCompile(`^[a-z0-9]{1,8}$`)
+
+// complete fills in the defaults, and checks.
+func (c Config) complete() (Config, error) {
+	for dir, standard := range map[*string]string{&c.StateDir: DefaultStateDir, &c.RunDir: DefaultRunDir} {
+		if *dir == "" {
+			*dir = standard
+		}
+		abs, err := filepath.Abs(*dir)
+		if err != nil {
+			return c, fmt.Errorf("directory %s: %w", *dir, err)
+		}
+		*dir = abs
+	}
+	if c.Instance == "" {
+		c.Instance = instance(c.RunDir)
+	}
+	if !instancePattern.MatchString(c.Instance) {
+		return c, fmt.Errorf("instance %q is not one to eight of a-z and 0-9; choose another", c.Instance)
+	}
+	if c.Runtime == "" {
+		c.Runtime = "crun"
+	}
+	if c.LogLevel == "" {
+		c.LogLevel = "info"
+	}
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(c.LogLevel)); err != nil {
+		return c, fmt.Errorf("log level %q is not one of debug, info, warn, error", c.LogLevel)
+	}
+	if c.newAgent == nil {
+		c.newAgent = newAgent
+	}
+	return c, nil
+}
+
+// newAgent makes the agent of this machine.
+func newAgent(c agent.Config) (Agent, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("trellis serve makes namespaces and devices, which needs root; run it as root")
+	}
+	return agent.New(c)
+}
+
+// instance gives the tag of the service with a run directory.
+func instance(runDir string) string {
+	if runDir == DefaultRunDir {
+		return pip.DefaultInstance
+	}
+	sum := sha256.Sum256([]byte(runDir))
+	return strings.ToLower(base32.StdEncoding.EncodeToString(sum[:5]))
+}
+
+func (c Config) socket() string   { return filepath.Join(c.RunDir, "trellis.sock") }
+func (c Config) lockPath() string { return filepath.Join(c.RunDir, "lock") }
+func (c Config) logPath() string  { return filepath.Join(c.StateDir, "trellis.log") }
+
+// mkdirs makes the directories. Others may pass through them, since nodes'
+// file systems lie below, and not look in.
+func (c Config) mkdirs() error {
+	for _, dir := range []string{c.StateDir, c.RunDir} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return fmt.Errorf("make the service's directories: %w; run as root, or name directories of your own", err)
+		}
+	}
+	return nil
+}
+
+// host is the name of this substrate node. It is fixed at the first start,
+// because plans are stored under it and the machine may be renamed.
+func (c Config) host() (string, error) {
+	path := filepath.Join(c.StateDir, "host")
+	b, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("name of this substrate node: %w", err)
+	}
+	if name := strings.TrimSpace(string(b)); name != "" {
+		return name, nil
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("name of this substrate node: %w", err)
+	}
+	if name = strings.ReplaceAll(name, "/", "-"); name == "" {
+		name = "localhost"
+	}
+	if err := os.WriteFile(path, []byte(name+"\n"), 0o644); err != nil {
+		return "", fmt.Errorf("name of this substrate node: %w", err)
+	}
+	return name, nil
+}
+
+// Bounds of the log file of a service in the background.
+const (
+	logMegabytes = 10
+	logBackups   = 2
+)
+
+// logger gives the service's log: standard error, or a file of bounded size.
+func (c Config) logger(background bool) *slog.Logger {
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(c.LogLevel)) // complete has checked it
+	var w io.Writer = os.Stderr
+	if background {
+		w = &lumberjack.Logger{Filename: c.logPath(), MaxSize: logMegabytes, MaxBackups: logBackups}
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+}

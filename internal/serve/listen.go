@@ -1,0 +1,107 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"syscall"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"trellis/api/trellis/v1/trellisv1connect"
+)
+
+const (
+	// maxMessage bounds a request, in bytes: the description of a VNet with its
+	// users' files.
+	maxMessage = 64 << 20
+	// drain is how long requests have to end when the service does.
+	drain = 3 * time.Second
+	// HealthPath answers 200 while the service serves.
+	HealthPath = "/healthz"
+)
+
+// apiServer serves the API on a unix socket: Connect, gRPC (HTTP/2 without TLS)
+// and JSON.
+type apiServer struct {
+	listener net.Listener
+	http     *http.Server
+}
+
+// listen makes the socket, in the place of one that a killed service has left.
+// The caller has the instance's lock. The requests' contexts are children of
+// base.
+func listen(base context.Context, path string, api trellisv1connect.VNetServiceHandler, log *slog.Logger) (*apiServer, error) {
+	if err := removeSocket(path); err != nil {
+		return nil, err
+	}
+	// The mode of a socket file is that of the socket before it is bound.
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		if cerr := c.Control(func(fd uintptr) { err = syscall.Fchmod(int(fd), 0o600) }); cerr != nil {
+			return cerr
+		}
+		return err
+	}}
+	l, err := lc.Listen(base, "unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle(trellisv1connect.NewVNetServiceHandler(api, connect.WithReadMaxBytes(maxMessage)))
+	mux.HandleFunc("GET "+HealthPath, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	return &apiServer{listener: l, http: &http.Server{
+		Handler:           mux,
+		Protocols:         protocols,
+		ReadHeaderTimeout: 10 * time.Second,
+		BaseContext:       func(net.Listener) context.Context { return base },
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}}, nil
+}
+
+func removeSocket(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("listen on %s: %w", path, err)
+	}
+	if info.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("%s is in the way and no socket; move it away, or name another address", path)
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("remove the socket of an earlier service: %w", err)
+	}
+	return nil
+}
+
+// serve answers requests until shutdown.
+func (s *apiServer) serve() error {
+	if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the API: %w", err)
+	}
+	return nil
+}
+
+// shutdown ends the API; requests that do not end within drain are cut off.
+func (s *apiServer) shutdown() error {
+	ctx, cancel := context.WithTimeout(context.Background(), drain)
+	defer cancel()
+	err := s.http.Shutdown(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = s.http.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("end the API: %w", err)
+	}
+	return nil
+}
