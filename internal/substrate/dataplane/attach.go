@@ -1,0 +1,381 @@
+package dataplane
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"trellis/internal/substrate/rtnl"
+)
+
+// Role says where in the data plane a device stands.
+type Role uint8
+
+// Roles.
+const (
+	Port   Role = iota // a node's port, or the shaped end of a helper pair: joined with one other
+	Member             // a device enslaved to a LAN's bridge
+	Bridge             // the LAN's bridge device itself
+)
+
+func (r Role) String() string {
+	switch r {
+	case Port:
+		return "port"
+	case Member:
+		return "member"
+	case Bridge:
+		return "bridge"
+	}
+	return fmt.Sprintf("role %d", uint8(r))
+}
+
+// Attachment is a device that carries the programs of its role.
+type Attachment struct {
+	VNet, Device string
+	Index        int // of the interface; 0: the device is gone, Remove forgets it
+	Role         Role
+	Peer         int // interface index of the joint's other end; 0: none
+	Mode         Mode
+}
+
+// Attach puts the programs of the role on a device, which should be down: until
+// a port is joined, they drop whatever comes. Attaching again changes nothing,
+// or mends what is missing; another role replaces the programs.
+func (d *Dataplane) Attach(vnet, device string, ifindex int, role Role) error {
+	if err := d.attach(vnet, device, ifindex, role); err != nil {
+		return fmt.Errorf("attach the data plane to %s of %s: %w", device, vnet, err)
+	}
+	return nil
+}
+
+func (d *Dataplane) attach(vnet, device string, ifindex int, role Role) error {
+	if ifindex <= 0 {
+		return fmt.Errorf("%d is no interface index", ifindex)
+	}
+	if _, known := hooks[role]; !known {
+		return fmt.Errorf("there is no %v", role)
+	}
+	in, err := d.pinPath(vnet, device, "")
+	if err != nil {
+		return err
+	}
+	if err := os.Mkdir(filepath.Dir(in), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	if err := d.register(ifindex, role); err != nil {
+		return err
+	}
+	for _, h := range hooks[role] {
+		if err := d.attachHook(in+h.suffix, ifindex, h); err != nil {
+			return err
+		}
+	}
+	if role == Bridge {
+		return unpin(in + outSuffix)
+	}
+	return nil
+}
+
+// attachHook makes the pinned link at path be that of the hook.
+func (d *Dataplane) attachHook(path string, ifindex int, h hook) error {
+	program := d.programs[h.program]
+	old, err := openLink(path)
+	if err != nil {
+		return err
+	}
+	if old != nil {
+		defer old.Close()
+		if old.index == ifindex && old.attach == h.attach {
+			if old.program == d.ids[h.program] {
+				return nil
+			}
+			return old.Update(program)
+		}
+		if err := unpin(path); err != nil { // of an earlier device of the name
+			return err
+		}
+	}
+	l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: program, Attach: h.attach})
+	if err != nil {
+		return err
+	}
+	// The pin holds the link from here on; without it, it goes with l.
+	return errors.Join(l.Pin(path), l.Close())
+}
+
+// register enters the device in the map, unjoined, unless it is there.
+func (d *Dataplane) register(ifindex int, role Role) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	entry, ok, err := d.entry(ifindex)
+	if err != nil {
+		return err
+	}
+	mode := Unjoined
+	if role == Member {
+		mode = Switched
+	}
+	switch {
+	case !ok:
+		slot, err := d.slots.get()
+		if err != nil {
+			return err
+		}
+		if err := d.clear(slot); err != nil {
+			return err
+		}
+		entry = portProgsPort{Slot: slot}
+	case role == Port && (entry.Mode == portProgsMode(Direct) || entry.Mode == portProgsMode(Shaped)):
+		return nil // joined already
+	case entry.Mode == portProgsMode(mode):
+		return nil
+	}
+	entry.Mode, entry.Peer, entry.PeerSlot = portProgsMode(mode), 0, 0
+	return d.setEntry(ifindex, entry)
+}
+
+func (d *Dataplane) entry(ifindex int) (e portProgsPort, ok bool, err error) {
+	switch err = d.ports.Lookup(uint32(ifindex), &e); {
+	case errors.Is(err, ebpf.ErrKeyNotExist):
+		return e, false, nil
+	case err != nil:
+		return e, false, fmt.Errorf("look up device %d: %w", ifindex, err)
+	}
+	return e, true, nil
+}
+
+func (d *Dataplane) setEntry(ifindex int, e portProgsPort) error {
+	if err := d.ports.Put(uint32(ifindex), e); err != nil {
+		return fmt.Errorf("set the entry of device %d: %w", ifindex, err)
+	}
+	return nil
+}
+
+// Read gives the attachments of the VNets, of all if none is named, sorted by
+// VNet and device. A device of which a program is missing is not listed: Attach
+// mends it.
+func (d *Dataplane) Read(vnets ...string) ([]Attachment, error) {
+	if len(vnets) == 0 {
+		var err error
+		if vnets, err = d.vnets(); err != nil {
+			return nil, err
+		}
+	}
+	entries, err := d.entries()
+	if err != nil {
+		return nil, err
+	}
+	var found []Attachment
+	for _, vnet := range vnets {
+		pins, err := d.pins(vnet)
+		if err != nil {
+			return nil, err
+		}
+		for _, pin := range pins {
+			if strings.HasSuffix(pin, outSuffix) {
+				continue
+			}
+			a, whole, err := d.attachment(vnet, pin)
+			if err != nil {
+				return nil, err
+			}
+			if !whole {
+				continue
+			}
+			if e, ok := entries[uint32(a.Index)]; ok {
+				a.Peer, a.Mode = int(e.Peer), Mode(e.Mode)
+			}
+			found = append(found, a)
+		}
+	}
+	slices.SortFunc(found, func(a, b Attachment) int {
+		return cmp.Or(cmp.Compare(a.VNet, b.VNet), cmp.Compare(a.Device, b.Device))
+	})
+	return found, nil
+}
+
+// attachment reads a device's links; whole is false if one is missing.
+func (d *Dataplane) attachment(vnet, device string) (a Attachment, whole bool, err error) {
+	path := filepath.Join(d.dir, vnet, device)
+	in, err := openLink(path)
+	if err != nil || in == nil {
+		return a, false, err
+	}
+	defer in.Close()
+	name, err := d.programName(in.program)
+	if err != nil {
+		return a, false, err
+	}
+	a = Attachment{VNet: vnet, Device: device, Index: in.index, Role: roles[name]}
+	for _, h := range hooks[a.Role] {
+		if h.suffix == "" {
+			continue
+		}
+		other, err := openLink(path + h.suffix)
+		if err != nil || other == nil {
+			return a, false, err
+		}
+		defer other.Close()
+		if other.index != in.index || other.program != d.ids[h.program] {
+			return a, false, nil
+		}
+	}
+	return a, true, nil
+}
+
+// Remove detaches the devices of a VNet, all of them if none is named, and
+// forgets them. A device that still exists is taken down first: without its
+// programs, what its node sends would reach the root context's stack.
+func (d *Dataplane) Remove(vnet string, devices ...string) error {
+	if _, err := d.pinPath(vnet, "x", ""); err != nil {
+		return fmt.Errorf("remove the data plane of a VNet: %w", err)
+	}
+	all := len(devices) == 0
+	if all {
+		pins, err := d.pins(vnet)
+		if err != nil {
+			return err
+		}
+		for _, p := range pins {
+			devices = append(devices, strings.TrimSuffix(p, outSuffix))
+		}
+		slices.Sort(devices)
+		devices = slices.Compact(devices)
+	}
+	indexes, err := d.indexes(vnet, devices)
+	if err != nil {
+		return err
+	}
+	if err := takeDown(indexes); err != nil {
+		return fmt.Errorf("remove the data plane of %s: %w", vnet, err)
+	}
+	var errs []error
+	for _, device := range devices {
+		path, err := d.pinPath(vnet, device, "")
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		errs = append(errs, unpin(path+outSuffix), unpin(path))
+	}
+	errs = append(errs, d.forget(indexes))
+	if all {
+		if err := os.Remove(filepath.Join(d.dir, vnet)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("remove the directory of %s: %w", vnet, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// indexes gives the interface indexes of those of the devices that still exist.
+func (d *Dataplane) indexes(vnet string, devices []string) ([]int, error) {
+	var found []int
+	for _, device := range devices {
+		for _, suffix := range []string{"", outSuffix} {
+			path, err := d.pinPath(vnet, device, suffix)
+			if err != nil {
+				return nil, err
+			}
+			l, err := openLink(path)
+			if err != nil {
+				return nil, err
+			}
+			if l == nil {
+				continue
+			}
+			if l.index != 0 {
+				found = append(found, l.index)
+			}
+			if err := l.Close(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	slices.Sort(found)
+	return slices.Compact(found), nil
+}
+
+// takeDown takes devices down; those that have gone meanwhile are no error.
+func takeDown(indexes []int) error {
+	if len(indexes) == 0 {
+		return nil
+	}
+	c, err := rtnl.Dial()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	var b rtnl.Batch
+	for _, i := range indexes {
+		b.Begin(unix.RTM_SETLINK, 0, rtnl.LinkHeader(i, 0, unix.IFF_UP))
+	}
+	failed, err := c.Execute(&b)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, f := range failed {
+		if !errors.Is(f.Err, unix.ENODEV) {
+			errs = append(errs, fmt.Errorf("take device %d down: %w", indexes[f.Index], f.Err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// forget removes the entries of the devices, and of all others that no longer
+// exist. Entries of devices that went before Remove was called are found by
+// asking which interfaces there are.
+func (d *Dataplane) forget(indexes []int) error {
+	c, err := rtnl.Dial()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	links, err := c.Links()
+	if err != nil {
+		return fmt.Errorf("read the devices of the root context: %w", err)
+	}
+	alive := make(map[uint32]bool, len(links))
+	for i := range links {
+		alive[uint32(links[i].Index)] = true
+	}
+	for _, i := range indexes {
+		delete(alive, uint32(i))
+	}
+	return d.forgetExcept(alive)
+}
+
+// forgetExcept removes the entries of devices that are not alive, and parts
+// those that were joined with them.
+func (d *Dataplane) forgetExcept(alive map[uint32]bool) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	entries, err := d.entries()
+	if err != nil {
+		return err
+	}
+	for index, entry := range entries {
+		if alive[index] {
+			if entry.Peer != 0 && !alive[entry.Peer] {
+				if err := d.unjoin(int(index)); err != nil {
+					return err
+				}
+			}
+			continue
+		}
+		if err := d.ports.Delete(index); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("forget device %d: %w", index, err)
+		}
+		d.slots.put(entry.Slot)
+	}
+	return nil
+}

@@ -1,0 +1,53 @@
+package dataplane
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Mount mounts a bpffs of the instance's own at dir, unless one is mounted
+// there. It makes dir if need be. Only root can look inside.
+func Mount(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make the directory for BPF pins: %w", err)
+	}
+	mounted, err := isBPFFS(dir)
+	if err != nil || mounted {
+		return err
+	}
+	err = unix.Mount("trellis", dir, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700")
+	if errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("mount a bpffs at %s: this kernel has none; use one with CONFIG_BPF_SYSCALL: %w", dir, err)
+	}
+	if err != nil {
+		return fmt.Errorf("mount a bpffs at %s: %w", dir, err)
+	}
+	return nil
+}
+
+// Unmount unmounts the bpffs at dir; with it goes all that is pinned there. That
+// there is none is no error.
+func Unmount(dir string) error {
+	mounted, err := isBPFFS(dir)
+	if errors.Is(err, os.ErrNotExist) || err == nil && !mounted {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("unmount the bpffs at %s: %w", dir, err)
+	}
+	return nil
+}
+
+func isBPFFS(dir string) (bool, error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return false, fmt.Errorf("look at the file system of %s: %w", dir, err)
+	}
+	return s.Type == unix.BPF_FS_MAGIC, nil
+}

@@ -1,0 +1,274 @@
+package dataplane
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/cilium/ebpf"
+)
+
+// Dataplane is the data plane of one instance. Its methods may be called from
+// several goroutines at once, but see only the devices of the calling thread's
+// network namespace.
+type Dataplane struct {
+	dir      string
+	ports    *ebpf.Map
+	counters *ebpf.Map
+	programs map[string]*ebpf.Program
+	ids      map[string]ebpf.ProgramID // of programs
+	names    map[ebpf.ProgramID]string // of programs, other builds' too
+
+	mu    sync.Mutex // guards slots and the read-modify-write of ports
+	slots slots
+}
+
+// Open loads the programs and maps into dir, which [Mount] has made a bpffs, or
+// adopts those that are pinned there. Programs of another build are replaced in
+// every link, each atomically, so that no frame is lost; maps are kept.
+func Open(dir string) (*Dataplane, error) {
+	mounted, err := isBPFFS(dir)
+	if err != nil {
+		return nil, err
+	}
+	if !mounted {
+		return nil, fmt.Errorf("%s is not a bpffs; mount one first (mount -t bpf bpf %s)", dir, dir)
+	}
+	d := &Dataplane{dir: dir, programs: map[string]*ebpf.Program{}, ids: map[string]ebpf.ProgramID{}, names: map[ebpf.ProgramID]string{}}
+	if err := d.open(); err != nil {
+		return nil, errors.Join(fmt.Errorf("open the data plane at %s: %w", dir, err), d.Close())
+	}
+	return d, nil
+}
+
+func (d *Dataplane) open() error {
+	fresh, err := d.load()
+	if err != nil {
+		return err
+	}
+	for name, p := range fresh {
+		if err := d.adopt(name, p); err != nil {
+			return err
+		}
+	}
+	return d.adoptLinks()
+}
+
+// load makes or adopts the maps and loads the programs of this build.
+func (d *Dataplane) load() (map[string]*ebpf.Program, error) {
+	maps := filepath.Join(d.dir, ownDir, layoutVersion)
+	if err := os.MkdirAll(maps, 0o700); err != nil {
+		return nil, fmt.Errorf("make the directory for maps: %w", err)
+	}
+	ports, err := loadPortProgs()
+	if err != nil {
+		return nil, err
+	}
+	lans, err := loadLanProgs()
+	if err != nil {
+		return nil, err
+	}
+	fresh := map[string]*ebpf.Program{}
+	for _, spec := range []*ebpf.CollectionSpec{ports, lans} {
+		for _, m := range spec.Maps {
+			m.Pinning = ebpf.PinByName
+		}
+		c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: maps}})
+		if err != nil {
+			closeAll(fresh)
+			return nil, d.explain(err)
+		}
+		for name := range c.Programs {
+			fresh[name] = c.DetachProgram(name)
+		}
+		if d.ports == nil {
+			d.ports, d.counters = c.DetachMap("ports"), c.DetachMap("counters")
+		}
+		c.Close()
+	}
+	return fresh, nil
+}
+
+// explain adds what to do about what commonly goes wrong.
+func (d *Dataplane) explain(err error) error {
+	switch {
+	case errors.Is(err, ebpf.ErrMapIncompatible):
+		return fmt.Errorf("the pinned maps are of a layout that this build does not know; take all networks down with the build that made them, then unmount %s: %w", d.dir, err)
+	case errors.Is(err, ebpf.ErrNotSupported):
+		return fmt.Errorf("this kernel cannot run the programs; Trellis needs Linux 6.6 or later: %w", err)
+	}
+	return fmt.Errorf("load the programs: %w", err)
+}
+
+// adopt takes the pinned program if it is the same as the fresh one, else pins
+// the fresh one in its place. Sameness is the kernel's tag, a digest of the
+// instructions.
+func (d *Dataplane) adopt(name string, fresh *ebpf.Program) error {
+	path := filepath.Join(d.dir, ownDir, name)
+	current := fresh
+	old, err := ebpf.LoadPinnedProgram(path, nil)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		err = fresh.Pin(path)
+	case err == nil:
+		var same bool
+		if same, err = sameProgram(old, fresh); err != nil {
+			break
+		}
+		if same {
+			current = old
+			err = fresh.Close()
+		} else {
+			err = errors.Join(old.Close(), replacePin(path, fresh))
+		}
+	}
+	d.programs[name] = current
+	if err != nil {
+		return fmt.Errorf("pin the program %s: %w", name, err)
+	}
+	info, err := current.Info()
+	if err != nil {
+		return fmt.Errorf("read the program %s: %w", name, err)
+	}
+	id, _ := info.ID()
+	d.ids[name], d.names[id] = id, name
+	return nil
+}
+
+func sameProgram(a, b *ebpf.Program) (bool, error) {
+	ai, err := a.Info()
+	if err != nil {
+		return false, err
+	}
+	bi, err := b.Info()
+	if err != nil {
+		return false, err
+	}
+	return ai.Tag == bi.Tag && ai.Name == bi.Name, nil
+}
+
+// replacePin pins p at path, where another program is pinned, in one step.
+func replacePin(path string, p *ebpf.Program) error {
+	next := path + ":next"
+	if err := unpin(next); err != nil { // left by a crash here
+		return err
+	}
+	if err := p.Pin(next); err != nil {
+		return err
+	}
+	return os.Rename(next, path)
+}
+
+// adoptLinks brings every pinned link up to this build's programs, and forgets
+// the entries of devices that are gone.
+func (d *Dataplane) adoptLinks() error {
+	vnets, err := d.vnets()
+	if err != nil {
+		return err
+	}
+	alive := map[uint32]bool{}
+	for _, vnet := range vnets {
+		pins, err := d.pins(vnet)
+		if err != nil {
+			return err
+		}
+		for _, pin := range pins {
+			index, err := d.adoptLink(filepath.Join(d.dir, vnet, pin))
+			if err != nil {
+				return err
+			}
+			alive[uint32(index)] = true
+		}
+	}
+	entries, err := d.entries()
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		d.slots.take(e.Slot)
+	}
+	return d.forgetExcept(alive)
+}
+
+// adoptLink updates one link's program if it is another build's, and gives the
+// interface index of the link's device.
+func (d *Dataplane) adoptLink(path string) (int, error) {
+	l, err := openLink(path)
+	if err != nil || l == nil {
+		return 0, err
+	}
+	defer l.Close()
+	name, err := d.programName(l.program)
+	if err != nil {
+		return 0, err
+	}
+	current, known := d.programs[name]
+	if !known {
+		return 0, fmt.Errorf("the pinned link %s runs a program %q that this build does not have; remove the pin", path, name)
+	}
+	if l.index != 0 && l.program != d.ids[name] {
+		if err := l.Update(current); err != nil {
+			return 0, fmt.Errorf("replace the program of %s: %w", path, err)
+		}
+	}
+	return l.index, nil
+}
+
+// programName gives the name of a loaded program, which may be another build's.
+func (d *Dataplane) programName(id ebpf.ProgramID) (string, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if name, ok := d.names[id]; ok {
+		return name, nil
+	}
+	p, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return "", fmt.Errorf("open the program %d: %w", id, err)
+	}
+	defer p.Close()
+	info, err := p.Info()
+	if err != nil {
+		return "", fmt.Errorf("read the program %d: %w", id, err)
+	}
+	d.names[id] = info.Name
+	return info.Name, nil
+}
+
+// entries reads the map of ports.
+func (d *Dataplane) entries() (map[uint32]portProgsPort, error) {
+	entries := map[uint32]portProgsPort{}
+	var (
+		index uint32
+		entry portProgsPort
+	)
+	it := d.ports.Iterate()
+	for it.Next(&index, &entry) {
+		entries[index] = entry
+	}
+	if err := it.Err(); err != nil {
+		return nil, fmt.Errorf("read the map of ports: %w", err)
+	}
+	return entries, nil
+}
+
+// Close lets go of the descriptors. The data plane lives on in its pins.
+func (d *Dataplane) Close() error {
+	var errs []error
+	for _, m := range []*ebpf.Map{d.ports, d.counters} {
+		if m != nil {
+			errs = append(errs, m.Close())
+		}
+	}
+	return errors.Join(append(errs, closeAll(d.programs))...)
+}
+
+func closeAll(programs map[string]*ebpf.Program) error {
+	var errs []error
+	for _, p := range programs {
+		errs = append(errs, p.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,112 @@
+package rtnl
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Link is what the kernel says of a network device.
+type Link struct {
+	Index  int
+	Flags  uint32 // IFF_*
+	Name   string
+	Alias  string
+	Kind   string // "veth", "bridge", …; empty for hardware and lo
+	Qdisc  string
+	Group  uint32
+	MTU    int
+	Master int // interface index; 0: none
+	MAC    [6]byte
+	// The device's own counters.
+	RxPackets, TxPackets, RxBytes, TxBytes, RxDropped, TxDropped uint64
+}
+
+// Up reports whether the device is set up, with or without carrier.
+func (l *Link) Up() bool { return l.Flags&unix.IFF_UP != 0 }
+
+// Carrier reports whether the device is up and has a carrier.
+func (l *Link) Carrier() bool { return l.Flags&unix.IFF_LOWER_UP != 0 && l.Up() }
+
+// LinkHeader gives the fixed header of a link message. flags are IFF_* to be
+// set as given where change has a bit.
+func LinkHeader(index int, flags, change uint32) []byte {
+	m := unix.IfInfomsg{Family: unix.AF_UNSPEC, Index: int32(index), Flags: flags, Change: change}
+	return Header(&m)
+}
+
+// Header gives the bytes of a netlink header struct.
+func Header[T any](m *T) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(m)), unsafe.Sizeof(*m))
+}
+
+// Links dumps the devices of the socket's network namespace.
+func (c *Conn) Links() ([]Link, error) {
+	var links []Link
+	err := c.Dump(unix.RTM_GETLINK, LinkHeader(0, 0, 0), nil,
+		func() { links = links[:0] },
+		func(body []byte) error {
+			links = append(links, parseLink(body))
+			return nil
+		})
+	return links, err
+}
+
+// Names gives the interface index of each device by name.
+func (c *Conn) Names() (map[string]int, error) {
+	links, err := c.Links()
+	if err != nil {
+		return nil, err
+	}
+	names := make(map[string]int, len(links))
+	for i := range links {
+		names[links[i].Name] = links[i].Index
+	}
+	return names, nil
+}
+
+func parseLink(body []byte) Link {
+	if len(body) < unix.SizeofIfInfomsg {
+		return Link{}
+	}
+	h := (*unix.IfInfomsg)(unsafe.Pointer(&body[0]))
+	l := Link{Index: int(h.Index), Flags: h.Flags}
+	for typ, v := range Attrs(body[unix.SizeofIfInfomsg:]) {
+		switch typ {
+		case unix.IFLA_IFNAME:
+			l.Name = Text(v)
+		case unix.IFLA_IFALIAS:
+			l.Alias = Text(v)
+		case unix.IFLA_QDISC:
+			l.Qdisc = Text(v)
+		case unix.IFLA_GROUP:
+			l.Group = Uint32(v)
+		case unix.IFLA_MTU:
+			l.MTU = int(Uint32(v))
+		case unix.IFLA_MASTER:
+			l.Master = int(Uint32(v))
+		case unix.IFLA_ADDRESS:
+			copy(l.MAC[:], v)
+		case unix.IFLA_LINKINFO:
+			for typ, v := range Attrs(v) {
+				if typ == unix.IFLA_INFO_KIND {
+					l.Kind = Text(v)
+				}
+			}
+		case unix.IFLA_STATS64:
+			l.stats(v)
+		}
+	}
+	return l
+}
+
+// stats reads struct rtnl_link_stats64: packets, bytes, errors, dropped, each
+// received before sent.
+func (l *Link) stats(v []byte) {
+	if len(v) < 8*8 {
+		return
+	}
+	at := func(i int) uint64 { return native.Uint64(v[8*i:]) }
+	l.RxPackets, l.TxPackets, l.RxBytes, l.TxBytes = at(0), at(1), at(2), at(3)
+	l.RxDropped, l.TxDropped = at(6), at(7)
+}
