@@ -6,6 +6,7 @@ import (
 	"math/big"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // unit is a suffix and what it multiplies by.
@@ -200,4 +201,29 @@ func clip(s string) string {
 		return s
 	}
 	return strings.ToValidUTF8(s[:most], "") + "…"
+}
+
+// ParseDelay reads a delay or jitter in the form of [time.ParseDuration]: "12ms",
+// "300us", "1.5s". Negative ones, and numbers other than 0 without a unit, are errors.
+func ParseDelay(s string) (time.Duration, error) {
+	const remedy = "write a delay like 12ms or 300us"
+	text := strings.TrimSpace(s)
+	if num, unit, err := splitQuantity(text); err == nil {
+		text = num + unit // "12 ms" is as good as "12ms"
+	}
+	d, err := time.ParseDuration(text)
+	switch {
+	case err != nil && strings.Contains(err.Error(), "missing unit"):
+		return 0, fmt.Errorf("delay %q has no unit; %s", clip(s), remedy)
+	case err != nil:
+		return 0, fmt.Errorf("delay %q is not a duration; %s", clip(s), remedy)
+	case d < 0:
+		return 0, fmt.Errorf("delay %q is negative; %s", clip(s), remedy)
+	}
+	return d, nil
+}
+
+// FormatDelay writes a delay in ASCII so that ParseDelay reads the same value.
+func FormatDelay(d time.Duration) string {
+	return strings.Replace(d.String(), "µ", "u", 1)
 }

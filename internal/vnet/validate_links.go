@@ -15,10 +15,10 @@ func (c *checker) links() {
 		l := &c.v.Links[i]
 		at := fmt.Sprintf("links[%d]", i)
 		if !linkName.MatchString(l.Name) {
-			c.add(at, "use up to 128 of a-z, A-Z, 0-9 and . _ : -", "%q is not a valid link name", clip(l.Name))
+			c.add(at+".name", "use up to 128 of a-z, A-Z, 0-9 and . _ : -", "%q is not a valid link name", clip(l.Name))
 		}
 		if first, dup := names[l.Name]; dup {
-			c.add(at, "give every link a name of its own", "link %q is there twice (links %d and %d)", clip(l.Name), first+1, i+1)
+			c.add(at+".name", "give every link a name of its own", "link %q is there twice (links %d and %d)", clip(l.Name), first+1, i+1)
 		} else {
 			names[l.Name] = i
 		}
@@ -46,7 +46,7 @@ func (c *checker) linkEnds(at string, l *Link) {
 			c.add(at, "name at least one end", "LAN %q has no ends", clip(l.Name))
 		}
 	default:
-		c.add(at, "use p2p or lan", "link %q has the unknown type %q", clip(l.Name), clip(string(l.Type)))
+		c.add(at+".type", "use p2p or lan", "link %q has the unknown type %q", clip(l.Name), clip(string(l.Type)))
 	}
 	on := make(map[string]bool, len(l.Endpoints))
 	macs := make(map[MAC]bool, len(l.Endpoints))
@@ -58,7 +58,7 @@ func (c *checker) linkEnds(at string, l *Link) {
 		}
 		on[e.Node] = true
 		if macs[e.MAC] && !e.MAC.IsZero() {
-			c.add(where, "give each end its own", "MAC address %s is twice on link %q", e.MAC, clip(l.Name))
+			c.add(where+".mac", "give each end its own", "MAC address %s is twice on link %q", e.MAC, clip(l.Name))
 		}
 		macs[e.MAC] = true
 		if l.Type == PointToPoint && !e.Rx.IsZero() {
@@ -77,10 +77,10 @@ func (c *checker) end(at string, l *Link, e *Interface) {
 		c.add(at, remedy, "link %q ends at node %q, which does not exist", clip(l.Name), clip(e.Node))
 	}
 	if bad := checkInterfaceName(e.Name); bad != "" {
-		c.add(at, "use a name like eth1 or wan0", "interface name %q of node %q %s", clip(e.Name), clip(e.Node), bad)
+		c.add(at+".name", "use a name like eth1 or wan0", "interface name %q of node %q %s", clip(e.Name), clip(e.Node), bad)
 	}
 	if e.MAC.IsZero() || e.MAC[0]&1 != 0 {
-		c.add(at, "use one like 02:00:00:00:00:01", "%s: MAC address %s is not a unicast address", who, e.MAC)
+		c.add(at+".mac", "use one like 02:00:00:00:00:01", "%s: MAC address %s is not a unicast address", who, e.MAC)
 	}
 	least := MinMTU
 	if slices.ContainsFunc(e.Addrs, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
@@ -91,26 +91,26 @@ func (c *checker) end(at string, l *Link, e *Interface) {
 		if least == MinMTUIPv6 && e.MTU >= MinMTU {
 			remedy += " (IPv6 needs 1280), or leave IPv6 out of addressing"
 		}
-		c.add(at, remedy, "%s: MTU %d is out of range", who, e.MTU)
+		c.add(at+".mtu", remedy, "%s: MTU %d is out of range", who, e.MTU)
 	}
 	if e.Cost < 0 || e.Cost > MaxCost {
-		c.add(at, fmt.Sprintf("use 1 to %d, or leave it out", MaxCost), "%s: cost %d is out of range", who, e.Cost)
+		c.add(at+".cost", fmt.Sprintf("use 1 to %d, or leave it out", MaxCost), "%s: cost %d is out of range", who, e.Cost)
 	}
-	c.shape(at, who, e.Tx)
-	c.shape(at, who, e.Rx)
+	c.shape(at+".tx", who, e.Tx)
+	c.shape(at+".rx", who, e.Rx)
 	if len(e.Addrs) > MaxAddrs {
-		c.add(at, fmt.Sprintf("keep it to %d", MaxAddrs), "%s has %d addresses", who, len(e.Addrs))
+		c.add(at+".addrs", fmt.Sprintf("keep it to %d", MaxAddrs), "%s has %d addresses", who, len(e.Addrs))
 	}
 	seen := map[netip.Addr]bool{}
 	for _, p := range e.Addrs {
 		a := p.Addr()
 		switch {
 		case !p.IsValid() || !usable(a) || p.Bits() == 0:
-			c.add(at, "write a unicast address with its prefix length, like 192.0.2.1/24", "%s: %s cannot be an interface's address", who, p)
+			c.add(at+".addrs", "write a unicast address with its prefix length, like 192.0.2.1/24", "%s: %s cannot be an interface's address", who, p)
 		case a.Is4() && p.Bits() < 31 && (a == p.Masked().Addr() || a == lastAddr(p)):
-			c.add(at, "use one between the two, or a /31", "%s: %s is the network or broadcast address of its subnet", who, p)
+			c.add(at+".addrs", "use one between the two, or a /31", "%s: %s is the network or broadcast address of its subnet", who, p)
 		case seen[a]:
-			c.add(at, "name it once", "%s has the address %s twice", who, a)
+			c.add(at+".addrs", "name it once", "%s has the address %s twice", who, a)
 		}
 		seen[a] = true
 	}
@@ -118,16 +118,16 @@ func (c *checker) end(at string, l *Link, e *Interface) {
 
 func (c *checker) shape(at, who string, s Shape) {
 	if s.Rate != 0 && (s.Rate < MinRate || s.Rate > MaxRate) {
-		c.add(at, "leave it out for an unlimited link", "%s: rate %s is outside %s to %s", who, FormatRate(s.Rate), FormatRate(MinRate), FormatRate(MaxRate))
+		c.add(at+".rate", "leave it out for an unlimited link", "%s: rate %s is outside %s to %s", who, FormatRate(s.Rate), FormatRate(MinRate), FormatRate(MaxRate))
 	}
 	if s.Delay < 0 || s.Delay > MaxDelay {
-		c.add(at, "use 0 to 60s", "%s: delay %s is out of range", who, s.Delay)
+		c.add(at+".delay", "use 0 to 60s", "%s: delay %s is out of range", who, s.Delay)
 	}
 	if s.Jitter < 0 || s.Jitter > MaxDelay || s.Jitter > s.Delay {
-		c.add(at, "use no more than the delay", "%s: jitter %s is out of range", who, s.Jitter)
+		c.add(at+".jitter", "use no more than the delay", "%s: jitter %s is out of range", who, s.Jitter)
 	}
 	if math.IsNaN(s.Loss) || s.Loss < 0 || s.Loss > 1 {
-		c.add(at, "use 0% to 100%", "%s: loss %g is out of range", who, s.Loss)
+		c.add(at+".loss", "use 0% to 100%", "%s: loss %g is out of range", who, s.Loss)
 	}
 }
 
@@ -150,7 +150,7 @@ func (c *checker) subnets(loopbacks map[netip.Addr]string) {
 		mine := map[netip.Prefix]bool{}
 		for ei := range l.Endpoints {
 			e := &l.Endpoints[ei]
-			at := fmt.Sprintf("links[%d].endpoints[%d]", i, ei)
+			at := fmt.Sprintf("links[%d].endpoints[%d].addrs", i, ei)
 			who := e.Node + ":" + e.Name
 			for _, p := range e.Addrs {
 				if !p.IsValid() {
