@@ -1,0 +1,76 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit statuses of the program.
+const (
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// usageError is a mistake in the command line.
+type usageError struct{ msg string }
+
+func (e *usageError) Error() string { return e.msg }
+
+func usagef(format string, args ...any) error {
+	return &usageError{fmt.Sprintf(format, args...)}
+}
+
+// inputError is a mistake in a file. Its text is lines of the form
+// "FILE:LINE: what; remedy", which editors and scripts read, so it is printed
+// without a prefix.
+type inputError struct{ err error }
+
+func (e *inputError) Error() string { return e.err.Error() }
+func (e *inputError) Unwrap() error { return e.err }
+
+// exitStatus ends the program with a status and no message: everything has
+// been said, or the status is that of a command in a node.
+type exitStatus int
+
+func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+// report writes err for a person and returns the exit status that it means.
+func report(env *Env, cmd *cobra.Command, err error) int {
+	if err == nil {
+		return exitDone
+	}
+	var status exitStatus
+	if errors.As(err, &status) {
+		return int(status)
+	}
+	var input *inputError
+	if errors.As(err, &input) {
+		fmt.Fprintln(env.Stderr, strings.TrimRight(input.Error(), "\n"))
+		return exitUsage
+	}
+	var usage *usageError
+	code := exitFailed
+	if errors.As(err, &usage) || isInvalidArgument(err) {
+		code = exitUsage
+	}
+	text := describe(env, err)
+	fmt.Fprintf(env.Stderr, "trellis: %s\n", strings.TrimRight(text, "\n"))
+	return code
+}
+
+// exactly returns a check that exactly the named arguments are present.
+func exactly(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, given []string) error {
+		switch {
+		case len(given) < len(names):
+			return usagef("%s needs %s; see `%s --help`", cmd.CommandPath(), strings.Join(names[len(given):], " and "), cmd.CommandPath())
+		case len(given) > len(names):
+			return usagef("%s takes no argument %q here; see `%s --help`", cmd.CommandPath(), given[len(names)], cmd.CommandPath())
+		}
+		return nil
+	}
+}

@@ -1,0 +1,178 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+
+	trellisv1 "trellis/api/trellis/v1"
+	"trellis/internal/wire"
+)
+
+// upResult is what `up -o json` prints.
+type upResult struct {
+	VNet    string    `json:"vnet"`
+	Nodes   int       `json:"nodes"`
+	Links   int       `json:"links"`
+	Changes int       `json:"changes"`
+	Seconds upSeconds `json:"seconds"`
+}
+
+// upSeconds holds times since the service took the request; Converged is 0
+// where it was not waited for.
+type upSeconds struct {
+	Created   float64 `json:"created"`
+	Converged float64 `json:"converged"`
+}
+
+// stepsResult is what `up --dry-run -o json` prints.
+type stepsResult struct {
+	VNet  string     `json:"vnet"`
+	Steps []stepView `json:"steps"`
+}
+
+type stepView struct {
+	Op     string `json:"op"`
+	Object string `json:"object"`
+	Detail string `json:"detail,omitempty"`
+}
+
+func newUpCommand(env *Env) *cobra.Command {
+	var (
+		wait    bool
+		dryRun  bool
+		timeout time.Duration
+		output  *choice
+	)
+	cmd := &cobra.Command{
+		Use:     "up FILE",
+		Aliases: []string{"deploy", "apply"},
+		Short:   "Create a virtual network from a file, or converge a running one to it",
+		Long: lines(
+			"Create the virtual network that FILE describes, or change the running one of that",
+			"name until it is as FILE says. Only what differs is touched: a second `up` of an",
+			"unchanged file changes nothing.",
+			"",
+			"FILE is Trellis' own YAML, GraphML as the Internet Topology Zoo writes it, or - for",
+			"standard input. By default the verb returns when every node has a route to every",
+			"other node's loopback. When the time is up first, the nodes and prefixes that are",
+			"missing are named and the exit status is 1; the network stays and goes on converging.",
+			"",
+			"With no service running and no --address, a root user's `up` starts one in the",
+			"background; `trellis serve --stop` ends it."),
+		Example: lines(
+			"  trellis up examples/abilene.yaml",
+			"  trellis up --wait=false big.graphml",
+			"  trellis up --dry-run changed.yaml",
+			"  trellis up net.yaml --timeout 90s -o json"),
+		Args: exactly("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			v, err := env.load(args[0])
+			if err != nil {
+				return err
+			}
+			ctx, stop := interruptible(cmd)
+			defer stop()
+			client, _, err := env.clientOrStart(ctx)
+			if err != nil {
+				return err
+			}
+			req := connect.NewRequest(&trellisv1.ApplyRequest{Vnet: wire.ToProto(v), DryRun: dryRun, Wait: wait})
+			call, cancel := limited(ctx, timeout, req.Header())
+			defer cancel()
+			bar := newProgress(env.Stderr)
+			defer bar.finish()
+			admitted := false
+			stream, err := client.Apply(call, req)
+			if err == nil {
+				defer stream.Close()
+				for stream.Receive() {
+					switch e := stream.Msg().Event.(type) {
+					case *trellisv1.ApplyResponse_Progress:
+						admitted = true
+						bar.update(e.Progress)
+					case *trellisv1.ApplyResponse_Steps:
+						bar.finish()
+						return printSteps(env, output, v.Name, e.Steps)
+					case *trellisv1.ApplyResponse_Result:
+						bar.finish()
+						return printUp(env, output, e.Result, wait)
+					}
+				}
+				err = stream.Err()
+			}
+			bar.finish()
+			return upFailure(ctx, call, v.Name, args[0], admitted, err)
+		},
+		ValidArgsFunction: completeFiles,
+	}
+	cmd.Flags().BoolVar(&wait, "wait", true, "return only when routing has converged; --wait=false: when all is in place")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the steps and change nothing")
+	timeoutFlag(cmd, &timeout, 3*time.Minute)
+	output = outputFlag(cmd)
+	return cmd
+}
+
+// upFailure says why an apply ended without a result, and what became of the
+// network.
+func upFailure(ctx, call context.Context, name, file string, admitted bool, err error) error {
+	switch {
+	case interrupted(ctx) && admitted:
+		return fmt.Errorf("interrupted; the service goes on building %s: `trellis up %s` waits for it again, `trellis down %s` removes it", name, file, name)
+	case interrupted(ctx):
+		return fmt.Errorf("interrupted before the service admitted %s; `trellis ls` shows whether anything of it exists, `trellis down %s` removes it", name, name)
+	case err == nil:
+		return errors.New("the service ended its answer without a result; its log says why")
+	}
+	return cause(call, err)
+}
+
+func printSteps(env *Env, output *choice, name string, steps *trellisv1.Steps) error {
+	result := stepsResult{VNet: name, Steps: []stepView{}}
+	for _, s := range steps.GetSteps() {
+		result.Steps = append(result.Steps, stepView{s.GetOp(), s.GetObject(), s.GetDetail()})
+	}
+	return env.print(output, result, func(w io.Writer) {
+		if len(result.Steps) == 0 {
+			fmt.Fprintf(w, "%s: nothing to change\n", name)
+			return
+		}
+		t := newTable("STEP", "OBJECT", "DETAIL")
+		for _, s := range result.Steps {
+			t.add(s.Op, s.Object, oneLine(s.Detail))
+		}
+		t.write(w)
+	})
+}
+
+func printUp(env *Env, output *choice, r *trellisv1.ApplyResult, wait bool) error {
+	result := upResult{
+		VNet: r.GetVnet(), Nodes: int(r.GetNodes()), Links: int(r.GetLinks()), Changes: int(r.GetChanges()),
+		Seconds: upSeconds{r.GetCreatedSeconds(), r.GetConvergedSeconds()},
+	}
+	return env.print(output, result, func(w io.Writer) {
+		var b strings.Builder
+		fmt.Fprintf(&b, "%s: %s, %s", result.VNet, count(result.Nodes, "node"), count(result.Links, "link"))
+		if result.Changes == 0 {
+			b.WriteString("; nothing to change")
+		} else {
+			fmt.Fprintf(&b, "; in place after %.2fs", result.Seconds.Created)
+		}
+		if wait && result.Seconds.Converged > 0 {
+			fmt.Fprintf(&b, ", converged after %.2fs", result.Seconds.Converged)
+		}
+		fmt.Fprintln(w, b.String())
+	})
+}
+
+// timeoutFlag adds --timeout.
+func timeoutFlag(cmd *cobra.Command, d *time.Duration, otherwise time.Duration) {
+	usage := "give up after this long; 0: never"
+	cmd.Flags().DurationVar(d, "timeout", otherwise, usage)
+}

@@ -1,0 +1,212 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// Oldest kernel with tcx (commit e420bed02507, "bpf: Add fd-based tcx multi-prog
+// infra with link support").
+const (
+	minKernelMajor = 6
+	minKernelMinor = 6
+)
+
+// Judge turns facts into results, in the order in which to mend things.
+func Judge(f *Facts) []Result {
+	var out []Result
+	add := func(r ...Result) { out = append(out, r...) }
+	add(f.root(), f.kernel(), f.arch())
+	add(f.namespaces(), f.seccomp())
+	add(f.probe(ProbeUserNS, Fail, "nodes cannot be isolated and are refused",
+		"allow user namespaces: sysctl -w user.max_user_namespaces=65536, and kernel.apparmor_restrict_unprivileged_userns=0 where an AppArmor profile forbids them to root"))
+	add(f.probe(ProbeBPF, Fail, "links cannot be joined; no network can run",
+		"use a kernel with CONFIG_BPF_SYSCALL and without lockdown in confidentiality mode"))
+	add(f.probe(ProbeTCX, Fail, "links cannot be joined; no network can run",
+		fmt.Sprintf("use Linux %d.%d or later", minKernelMajor, minKernelMinor)))
+	add(f.probe(ProbeBPFFS, Fail, "links cannot outlive the service", "use a kernel with CONFIG_BPF_SYSCALL"))
+	add(f.probe(ProbeVeth, Fail, "nodes get no interfaces; no network can run", "modprobe veth, or use a kernel with CONFIG_VETH"))
+	add(f.probe(ProbeBridge, Warn, "links of type lan are refused", "modprobe bridge, or use a kernel with CONFIG_BRIDGE"))
+	add(f.probe(ProbeTBF, Warn, "links with a rate are refused", "modprobe sch_tbf, or use a kernel with CONFIG_NET_SCH_TBF"))
+	add(f.probe(ProbeNetem, Warn, "delay, jitter and loss are refused",
+		"modprobe sch_netem (on Ubuntu from linux-modules-extra), or use a kernel with CONFIG_NET_SCH_NETEM"))
+	add(f.cgroup()...)
+	add(f.runtime(), f.probe(ProbeTmpfs, Fail, "nodes get no file systems of their own", "use a kernel with CONFIG_TMPFS"))
+	add(f.probe(ProbeOverlay, Warn, "node images other than host are refused", "modprobe overlay, or use a kernel with CONFIG_OVERLAY_FS"))
+	add(f.probe(ProbeIDMapped, Warn, "node images other than host are refused",
+		"put the state directory on ext4, xfs, btrfs or another file system with id-mapped mounts"))
+	add(f.frr(), f.bird())
+	add(f.bridgeNetfilter(), f.ipv6())
+	add(f.limits()...)
+	add(f.openFiles(), f.disk(), f.memory())
+	return out
+}
+
+func ok(check, found string) Result { return Result{Check: check, Status: OK, Found: found} }
+
+func (f *Facts) root() Result {
+	if f.Root {
+		return ok("user", "root")
+	}
+	return Result{"user", Fail, "not root", "the service cannot run, and part of these checks cannot be tried", "run as root: sudo trellis doctor"}
+}
+
+func (f *Facts) kernel() Result {
+	major, minor, known := kernelVersion(f.Kernel)
+	if known && (major > minKernelMajor || major == minKernelMajor && minor >= minKernelMinor) {
+		return ok("kernel", f.Kernel)
+	}
+	return Result{"kernel", Fail, f.Kernel, "links cannot be joined; no network can run",
+		fmt.Sprintf("use Linux %d.%d or later: on Debian 12 linux-image-amd64 from bookworm-backports, on Ubuntu 22.04 linux-generic-hwe-22.04", minKernelMajor, minKernelMinor)}
+}
+
+// kernelVersion reads the first two numbers of a release.
+func kernelVersion(release string) (major, minor int, ok bool) {
+	parts := strings.SplitN(release, ".", 3)
+	if len(parts) < 2 {
+		return 0, 0, false
+	}
+	major, err1 := strconv.Atoi(parts[0])
+	digits := strings.IndexFunc(parts[1], func(r rune) bool { return r < '0' || r > '9' })
+	if digits >= 0 {
+		parts[1] = parts[1][:digits]
+	}
+	minor, err2 := strconv.Atoi(parts[1])
+	return major, minor, err1 == nil && err2 == nil
+}
+
+func (f *Facts) arch() Result {
+	if f.Arch == "amd64" || f.Arch == "arm64" {
+		return ok("processor", f.Arch)
+	}
+	return Result{"processor", Fail, f.Arch, "the nodes' init is not built for it", "use an amd64 or arm64 machine"}
+}
+
+func (f *Facts) namespaces() Result {
+	var missing []string
+	for _, kind := range []string{"user", "net", "mnt", "pid", "uts", "ipc"} {
+		if !f.Namespaces[kind] {
+			missing = append(missing, kind)
+		}
+	}
+	if len(missing) == 0 {
+		return ok("namespaces", "user, net, mnt, pid, uts, ipc")
+	}
+	return Result{"namespaces", Fail, "without " + strings.Join(missing, ", "), "nodes cannot be isolated and are refused", "use a kernel with CONFIG_NAMESPACES and all of its kinds"}
+}
+
+func (f *Facts) seccomp() Result {
+	if f.Seccomp {
+		return ok("seccomp", "filters")
+	}
+	return Result{"seccomp", Fail, "none", "nodes cannot be confined and are refused", "use a kernel with CONFIG_SECCOMP_FILTER"}
+}
+
+// probe judges something that was tried.
+func (f *Facts) probe(p Probe, bad Status, cost, remedy string) Result {
+	err, tried := f.Probes[p]
+	switch {
+	case !tried:
+		return Result{string(p), Warn, "not tried: needs root", "unknown", "run as root: sudo trellis doctor"}
+	case err == nil:
+		return ok(string(p), "works")
+	case errors.Is(err, fs.ErrPermission) && !f.Root:
+		return Result{string(p), Warn, "not allowed to this user", "unknown", "run as root: sudo trellis doctor"}
+	case errors.Is(err, syscall.ENOSPC) && p == ProbeUserNS:
+		return Result{string(p), bad, "the limit is reached", cost, "sysctl -w user.max_user_namespaces=65536"}
+	}
+	return Result{string(p), bad, err.Error(), cost, remedy}
+}
+
+func (f *Facts) cgroup() []Result {
+	if f.Cgroup.Mode == "" {
+		return []Result{{"cgroups", Fail, "none mounted", "the limits of nodes cannot bind", "mount -t cgroup2 none /sys/fs/cgroup"}}
+	}
+	out := []Result{ok("cgroups", f.Cgroup.Mode)}
+	for _, c := range []struct{ name, cost string }{
+		{"memory", "limits on memory cannot bind; nodes are refused"},
+		{"pids", "limits on processes cannot bind; nodes are refused"},
+		{"cpu", "limits on processor time cannot bind; nodes with a cpu limit are refused"},
+	} {
+		check := "cgroup " + c.name
+		if f.Cgroup.Controllers[c.name] {
+			out = append(out, ok(check, "available"))
+			continue
+		}
+		remedy := "boot without cgroup_disable=" + c.name
+		if c.name == "memory" && f.Arch == "arm64" {
+			remedy += ", on a Raspberry Pi with cgroup_enable=memory"
+		}
+		out = append(out, Result{check, Fail, "not available", c.cost, remedy})
+	}
+	return out
+}
+
+func (f *Facts) runtime() Result {
+	if path, found := f.Runtime["crun"]; found {
+		return ok("container runtime", path)
+	}
+	if path, found := f.Runtime["runc"]; found {
+		return Result{"container runtime", Warn, path + " only", "nodes start about twice as slowly, and only with `trellis serve --runtime runc`", "apt-get install crun"}
+	}
+	return Result{"container runtime", Fail, "neither crun nor runc", "no node can start", "apt-get install crun"}
+}
+
+// frrDaemons are those that the generated configurations use, beside zebra.
+var frrDaemons = []string{"zebra", "ospfd", "ospf6d", "isisd", "bgpd", "ripd", "ripngd"}
+
+func (f *Facts) frr() Result {
+	const remedy = "apt-get install frr (Trellis runs its own instances; systemctl disable --now frr stops the packaged one)"
+	if f.FRR["zebra"] == "" {
+		return Result{"FRR", Warn, "not installed", "routing by FRR in nodes of image host is refused", remedy}
+	}
+	var missing []string
+	for _, d := range frrDaemons {
+		if f.FRR[d] == "" {
+			missing = append(missing, d)
+		}
+	}
+	if len(missing) > 0 {
+		return Result{"FRR", Warn, "without " + strings.Join(missing, ", "), "protocols of those daemons are refused in nodes of image host", remedy}
+	}
+	return ok("FRR", f.FRR["zebra"])
+}
+
+func (f *Facts) bird() Result {
+	if path := f.BIRD["bird"]; path != "" {
+		return ok("BIRD", path)
+	}
+	return Result{"BIRD", Warn, "not installed", "daemon: bird is refused in nodes of image host", "apt-get install bird2"}
+}
+
+func (f *Facts) bridgeNetfilter() Result {
+	var on []string
+	for _, table := range slices.Sorted(maps.Keys(f.BridgeNetfilter)) {
+		if f.BridgeNetfilter[table] {
+			on = append(on, table)
+		}
+	}
+	if len(on) == 0 {
+		return ok("bridge netfilter", "off")
+	}
+	var set []string
+	for _, table := range on {
+		set = append(set, "net.bridge.bridge-nf-call-"+table+"=0")
+	}
+	return Result{"bridge netfilter", Warn, "on for " + strings.Join(on, ", "),
+		"the machine's firewall rules apply to frames of links of type lan; Docker's drop them",
+		"sysctl -w " + strings.Join(set, " ")}
+}
+
+func (f *Facts) ipv6() Result {
+	if f.IPv6 {
+		return ok("IPv6", "on")
+	}
+	return Result{"IPv6", Warn, "off in this kernel", "networks have IPv4 only", "boot without ipv6.disable=1"}
+}
