@@ -95,9 +95,21 @@ func (b *Batch) Raw(v []byte) {
 
 // Nest appends an attribute that holds what fill appends.
 func (b *Batch) Nest(typ uint16, fill func()) {
-	start := len(b.buf)
-	b.attr(typ|unix.NLA_F_NESTED, 0)
+	start := b.Open(typ | unix.NLA_F_NESTED)
 	fill()
+	b.Close(start)
+}
+
+// Open begins an attribute whose content follows, up to Close. Unlike Nest it
+// does not call itself a nest: some begin with a struct.
+func (b *Batch) Open(typ uint16) (start int) {
+	start = len(b.buf)
+	b.attr(typ, 0)
+	return start
+}
+
+// Close ends the attribute that Open began.
+func (b *Batch) Close(start int) {
 	native.PutUint16(b.buf[start:], uint16(len(b.buf)-start))
 }
 
