@@ -93,7 +93,14 @@ func (r *yamlReader) syntax(err error) Error {
 			line = n
 		}
 	}
-	remedy := "check the indentation, the quotes and the brackets around that line"
+	if strings.HasPrefix(text, "did not find expected") {
+		// The library counts the lines of its parser's errors from 0, those of its
+		// scanner's from 1; the line is where the surrounding mapping or list starts.
+		if strings.HasPrefix(err.Error(), "yaml: line ") {
+			line++
+		}
+	}
+	remedy := "check the indentation, the quotes and the brackets from that line on"
 	if strings.Contains(text, "cannot start any token") {
 		remedy = "indent with spaces, not tabs, and quote values that start with a special character"
 	}
