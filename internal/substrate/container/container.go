@@ -51,6 +51,10 @@ type Service struct {
 	Name string   `json:"name"` // [a-z0-9-]{1,31}, unique in the node, not "command"
 	Argv []string `json:"argv"` // Argv[0] is an absolute path inside the node
 	Env  []string `json:"env,omitempty"`
+	// After names a path inside the node that must exist before init starts the
+	// service (FRR's daemons need zebra's socket); empty: none. Init looks for
+	// it every few milliseconds, and starts the service anyway after 10 s.
+	After string `json:"after,omitempty"`
 }
 
 // Spec describes a container to start.

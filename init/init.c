@@ -1,0 +1,498 @@
+//go:build ignore
+
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * PID 1 of a virtual node.
+ *
+ * It is handed three open files by the agent:
+ *
+ *	3  a pipe: one byte means go; its end without a byte means exit
+ *	4  the status file, rewritten in place at each change
+ *	5  the service table, read after go and at each SIGHUP
+ *
+ * After go it starts the services of the table, reaps whatever ends in the
+ * node, and starts services again that end, with a pause that doubles from
+ * 0.1 s to 30 s and starts afresh after a run of 10 s. SIGTERM stops all and
+ * exits. Files 3 to 5 are the host's; they are closed in every child, and init
+ * is not dumpable, so that nothing in the node reaches them through /proc/1.
+ *
+ * The table is a list of strings, each ended by a NUL: "trellis-services-1",
+ * the number of services, and for each: name, kind ("d" a daemon, "o" runs
+ * once), generation (any change restarts the service), uid, gid, working
+ * directory, path to wait for before starting ("" none; at most 5 s), number of
+ * arguments, the arguments, number of variables, the variables.
+ *
+ * The status is text: "trellis-status-1 SEQ", a line "name state pid restarts
+ * exit" for each service, "end SEQ". A reader that finds the two SEQ differ
+ * reads again.
+ */
+#include "sys.h"
+#include "text.h"
+
+enum {
+	GO = 3, STATUS = 4, TABLE = 5,
+	MAX_SERVICES = 24,
+	MAX_TABLE = 64 << 10,
+	MAX_LOG = 32 << 10,
+	NAME = 32,
+	FIRST_PAUSE = 100, LAST_PAUSE = 30000, LONG_RUN = 10000, /* ms */
+	STOP_TIME = 5000, READY_TIME = 5000, READY_POLL = 10,	 /* ms */
+};
+
+enum state { FREE, WAITING, RUNNING, STOPPING, EXITED };
+
+struct service {
+	char name[NAME];
+	const char *record; /* of the current table; what follows the name */
+	u32 length;
+	enum state state;
+	u8 once, removed;
+	int pid, log; /* log: our end of the pipe that it writes to, or -1 */
+	u32 logged, restarts, pause;
+	int exit;
+	u64 since; /* ms: start of the run */
+	u64 due;   /* ms: when to start (WAITING) or kill (STOPPING) */
+	u64 ready; /* ms: until when to wait for its path; 0 not yet waiting */
+};
+
+static struct service services[MAX_SERVICES];
+static char tables[2][MAX_TABLE];
+static int current, stopping;
+static u64 sequence;
+
+static u64 now(void)
+{
+	struct timespec t = {0, 0};
+	SYS2(clock_gettime, 1 /* CLOCK_MONOTONIC */, &t);
+	return (u64)t.sec * 1000 + (u64)t.nsec / 1000000;
+}
+
+static void write_status(void)
+{
+	static const char *const words[] = {"free", "backoff", "running", "stopping", "exited"};
+	static char text[4096];
+	char *p = put(text, "trellis-status-1 ");
+	p = number(p, ++sequence);
+	*p++ = '\n';
+	for (struct service *s = services; s < services + MAX_SERVICES; s++) {
+		if (s->state == FREE)
+			continue;
+		p = put(p, s->name);
+		*p++ = ' ';
+		p = put(p, words[s->state]);
+		*p++ = ' ';
+		p = number(p, (u64)s->pid);
+		*p++ = ' ';
+		p = number(p, s->restarts);
+		*p++ = ' ';
+		p = number(p, (u64)s->exit);
+		*p++ = '\n';
+	}
+	p = put(p, "end ");
+	p = number(p, sequence);
+	*p++ = '\n';
+	SYS4(pwrite64, STATUS, text, p - text, 0);
+	SYS2(ftruncate, STATUS, p - text);
+}
+
+/* log_path writes /run/trellis/NAME.log. */
+static void log_path(const struct service *s, char *path)
+{
+	*put(put(put(path, "/run/trellis/"), s->name), ".log") = 0;
+}
+
+/*
+ * drain moves what a service wrote into its log, which starts over when it is
+ * full. The file is opened anew each time: the node may remove or replace it.
+ */
+static void drain(struct service *s)
+{
+	static char data[4096];
+	char path[NAME + 32];
+	i64 n = SYS3(read, s->log, data, sizeof(data));
+	if (n == -EAGAIN || n == -EINTR)
+		return;
+	if (n <= 0) {
+		SYS1(close, s->log);
+		s->log = -1;
+		return;
+	}
+	int fresh = s->logged == 0 || s->logged + (u32)n > MAX_LOG;
+	log_path(s, path);
+	i64 fd = SYS4(openat, AT_FDCWD, path,
+		      O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | (fresh ? O_TRUNC : 0), 0644);
+	if (fd < 0)
+		return;
+	if (fresh)
+		s->logged = 0;
+	SYS4(pwrite64, fd, data, n, s->logged);
+	s->logged += (u32)n;
+	SYS1(close, fd);
+}
+
+/* execute replaces the process by the service's program, sought in PATH. */
+static void execute(const char *const *argv, const char *const *env)
+{
+	static char path[4096];
+	const char *dirs = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+	for (const char *c = argv[0]; *c; c++)
+		if (*c == '/') {
+			SYS3(execve, argv[0], argv, env);
+			return;
+		}
+	for (const char *const *e = env; *e; e++)
+		if (length(*e) >= 5 && same(*e, "PATH=", 5))
+			dirs = *e + 5;
+	while (*dirs) {
+		char *p = path;
+		for (; *dirs && *dirs != ':'; dirs++)
+			if (p < path + 2048)
+				*p++ = *dirs;
+		if (*dirs)
+			dirs++;
+		*p++ = '/';
+		if (length(argv[0]) < 1024) {
+			*put(p, argv[0]) = 0;
+			SYS3(execve, path, argv, env);
+		}
+	}
+}
+
+static void say(const char *s)
+{
+	SYS3(write, 2, s, length(s));
+}
+
+/* child becomes the service; it runs in the new process and does not return. */
+static void child(const struct service *s, int log)
+{
+	static const char *argv[MAX_STRINGS + 1], *env[MAX_STRINGS + 1];
+	struct strings at = {s->record, s->record + s->length};
+	u64 all = ~0UL;
+	next(&at); /* kind */
+	next(&at); /* generation */
+	i64 uid = next_number(&at), gid = next_number(&at);
+	const char *dir = next(&at);
+	next(&at); /* what it waited for */
+	i64 n = next_number(&at);
+	for (i64 i = 0; i < n; i++)
+		argv[i] = next(&at);
+	n = next_number(&at);
+	for (i64 i = 0; i < n; i++)
+		env[i] = next(&at);
+
+	SYS1(setsid, 0);
+	SYS3(dup3, log, 1, 0);
+	SYS3(dup3, log, 2, 0);
+	SYS1(close, GO);
+	SYS1(close, STATUS);
+	SYS1(close, TABLE);
+	SYS4(rt_sigprocmask, SIG_UNBLOCK, &all, 0, sizeof(all));
+	if (uid || gid) {
+		u32 group = (u32)gid;
+		if (SYS2(setgroups, 1, &group) || SYS1(setgid, gid) || SYS1(setuid, uid)) {
+			say("trellis: cannot become the image's user\n");
+			SYS1(exit_group, 126);
+		}
+	}
+	if (SYS1(chdir, dir))
+		say("trellis: the working directory is missing\n");
+	else
+		execute(argv, env);
+	say("trellis: cannot run ");
+	say(argv[0]);
+	say("\n");
+	SYS1(exit_group, 127);
+}
+
+static void fail_later(struct service *s)
+{
+	s->state = WAITING;
+	s->due = now() + s->pause;
+	s->pause = s->pause * 2 > LAST_PAUSE ? LAST_PAUSE : s->pause * 2;
+}
+
+static void start(struct service *s)
+{
+	struct strings at = {s->record, s->record + s->length};
+	for (int i = 0; i < 5; i++)
+		next(&at);
+	const char *path = next(&at);
+	if (*path && SYS3(faccessat, AT_FDCWD, path, 0)) {
+		if (!s->ready)
+			s->ready = now() + READY_TIME;
+		if (now() < s->ready) {
+			s->due = now() + READY_POLL;
+			return;
+		}
+	}
+	s->ready = 0;
+	int ends[2];
+	if (SYS2(pipe2, ends, O_CLOEXEC)) {
+		fail_later(s);
+		return;
+	}
+	i64 pid = sys(NR_clone, SIGCHLD, 0, 0, 0, 0);
+	if (pid == 0)
+		child(s, ends[1]);
+	SYS1(close, ends[1]);
+	if (pid < 0) { /* the node is out of processes or of memory */
+		SYS1(close, ends[0]);
+		fail_later(s);
+		return;
+	}
+	if (s->log >= 0)
+		SYS1(close, s->log);
+	s->log = ends[0];
+	s->logged = 0;
+	s->pid = (int)pid;
+	s->since = now();
+	s->state = RUNNING;
+}
+
+static void stop(struct service *s)
+{
+	if (s->state == RUNNING) {
+		SYS2(kill, -s->pid, SIGTERM);
+		s->state = STOPPING;
+		s->due = now() + STOP_TIME;
+	}
+}
+
+static void release(struct service *s)
+{
+	if (s->log >= 0)
+		SYS1(close, s->log);
+	s->log = -1;
+	s->state = FREE;
+}
+
+static void ended(struct service *s, int status)
+{
+	int asked = s->state == STOPPING;
+	u64 t = now();
+	if (!s->once || asked)
+		SYS2(kill, -s->pid, SIGKILL); /* what is left of its session */
+	if (s->log >= 0)
+		drain(s);
+	s->pid = 0;
+	s->exit = status & 0x7f ? 128 + (status & 0x7f) : status >> 8 & 0xff;
+	if (s->removed || stopping) {
+		release(s);
+		return;
+	}
+	if (s->once && !asked) {
+		s->state = EXITED;
+		return;
+	}
+	s->restarts++;
+	if (asked || t - s->since >= LONG_RUN)
+		s->pause = FIRST_PAUSE;
+	if (asked) {
+		s->state = WAITING;
+		s->due = t;
+	} else
+		fail_later(s);
+}
+
+static void reap(void)
+{
+	int status;
+	i64 pid;
+	while ((pid = SYS4(wait4, -1, &status, WNOHANG, 0)) > 0)
+		for (struct service *s = services; s < services + MAX_SERVICES; s++)
+			if (s->pid == pid && s->state != FREE)
+				ended(s, status);
+}
+
+static struct service *find(const char *name)
+{
+	u64 n = length(name) + 1;
+	for (struct service *s = services; s < services + MAX_SERVICES; s++)
+		if (s->state != FREE && n <= NAME && same(s->name, name, n))
+			return s;
+	return 0;
+}
+
+/* adopt gives the service called name its record, new or as it was. */
+static void adopt(const char *name, const char *record, u32 size, int once)
+{
+	struct service *s = find(name);
+	int changed = !s || s->length != size || !same(s->record, record, size);
+	if (!s) {
+		for (s = services; s < services + MAX_SERVICES && s->state != FREE; s++)
+			;
+		if (s == services + MAX_SERVICES || length(name) >= NAME)
+			return;
+		memset(s, 0, sizeof(*s));
+		*put(s->name, name) = 0;
+		s->log = -1;
+	}
+	s->record = record;
+	s->length = size;
+	s->once = (u8)once;
+	s->removed = 0;
+	if (!changed)
+		return;
+	stop(s);
+	s->pause = FIRST_PAUSE;
+	if (s->state != STOPPING) {
+		s->state = WAITING;
+		s->due = 0;
+	}
+}
+
+/* load reads the table and converges to it. A malformed one changes nothing. */
+static void load(void)
+{
+	char *table = tables[!current];
+	i64 size = 0, n;
+	while (size < MAX_TABLE && (n = SYS4(pread64, TABLE, table + size, MAX_TABLE - size, size)) > 0)
+		size += n;
+	struct strings all = {table, table + size};
+	const char *head = next(&all);
+	i64 count = next_number(&all);
+	if (!head || !same(head, "trellis-services-1", 19) || count < 0)
+		return;
+	struct strings at = all;
+	for (i64 i = 0; i < count; i++) {
+		for (int j = 0; j < 7; j++) /* name to path */
+			if (!next(&at))
+				return;
+		if (skip(&at) || skip(&at))
+			return;
+	}
+	for (struct service *s = services; s < services + MAX_SERVICES; s++)
+		s->removed = 1;
+	for (at = all; count--;) {
+		const char *name = next(&at), *record = at.at;
+		int once = *next(&at) == 'o';
+		for (int j = 0; j < 5; j++)
+			next(&at);
+		skip(&at);
+		skip(&at);
+		adopt(name, record, (u32)(at.at - record), once);
+	}
+	for (struct service *s = services; s < services + MAX_SERVICES; s++) {
+		if (!s->removed || s->state == FREE)
+			continue;
+		stop(s);
+		if (s->state != STOPPING)
+			release(s);
+	}
+	current = !current;
+}
+
+/* step does what is due and returns the milliseconds until the next thing, or -1. */
+static i64 step(void)
+{
+	i64 wait = -1;
+	for (struct service *s = services; s < services + MAX_SERVICES; s++) {
+		if (s->state == WAITING && s->due <= now())
+			start(s);
+		if (s->state == STOPPING && s->due <= now()) {
+			SYS2(kill, -s->pid, SIGKILL);
+			s->due = now() + STOP_TIME;
+		}
+		if (s->state == WAITING || s->state == STOPPING) {
+			i64 left = s->due > now() ? (i64)(s->due - now()) : 0;
+			if (wait < 0 || left < wait)
+				wait = left;
+		}
+	}
+	return wait;
+}
+
+/* signals handles what signalfd has. */
+static void signals(i64 fd)
+{
+	static u32 info[32]; /* struct signalfd_siginfo, 128 bytes; the number comes first */
+	while (SYS3(read, fd, info, sizeof(info)) == sizeof(info)) {
+		if (info[0] == SIGHUP && !stopping)
+			load();
+		if (info[0] == SIGTERM && !stopping) {
+			stopping = 1;
+			for (struct service *s = services; s < services + MAX_SERVICES; s++) {
+				stop(s);
+				if (s->state != STOPPING)
+					release(s);
+			}
+		}
+	}
+	reap();
+}
+
+static int busy(void)
+{
+	for (struct service *s = services; s < services + MAX_SERVICES; s++)
+		if (s->state != FREE)
+			return 1;
+	return 0;
+}
+
+static i64 argument(const char *a)
+{
+	struct strings at = {a, a + length(a) + 1};
+	return next_number(&at);
+}
+
+/*
+ * enter, "init enter FIRST N PROGRAM ARGUMENT…", is another use of the same binary, by
+ * the agent and outside of the node: it joins the cgroups whose N files are open
+ * from FIRST on, and becomes the program. A thread of the agent could join
+ * and fork, but would be throttled with the node while it holds the agent's locks.
+ */
+static void enter(char **args)
+{
+	i64 first = argument(args[0]), n = argument(args[1]);
+	args += 2;
+	char **env = args;
+	while (*env)
+		env++;
+	for (i64 fd = first; fd < first + n; fd++) {
+		if (SYS3(write, fd, "0", 1) != 1) {
+			say("cannot join the cgroup of the node\n");
+			SYS1(exit_group, 125);
+		}
+		SYS1(close, fd);
+	}
+	SYS3(execve, args[0], args, env + 1);
+	say("cannot run the container runtime\n");
+	SYS1(exit_group, 125);
+}
+
+__attribute__((used, noreturn)) void run(char **stack)
+{
+	struct pollfd fds[MAX_SERVICES + 1];
+	u64 mask = 1UL << (SIGHUP - 1) | 1UL << (SIGTERM - 1) | 1UL << (SIGCHLD - 1);
+	char go;
+
+	if ((i64)stack[0] > 4 && same(stack[2], "enter", 6))
+		enter(stack + 3);
+	SYS2(prctl, PR_SET_DUMPABLE, 0);
+	SYS4(rt_sigprocmask, SIG_BLOCK, &mask, 0, sizeof(mask));
+	i64 null = SYS3(openat, AT_FDCWD, "/dev/null", O_RDWR);
+	for (int fd = 0; null >= 0 && fd < 3; fd++)
+		if (fd != null)
+			SYS3(dup3, null, fd, 0);
+	i64 sigfd = SYS4(signalfd4, -1, &mask, sizeof(mask), O_NONBLOCK | O_CLOEXEC);
+	if (sigfd < 0 || SYS3(read, GO, &go, 1) != 1)
+		SYS1(exit_group, 0);
+	load();
+	while (!stopping || busy()) {
+		i64 wait = step();
+		write_status();
+		int n = 0;
+		fds[n++] = (struct pollfd){(int)sigfd, POLLIN, 0};
+		for (int i = 0; i < MAX_SERVICES; i++)
+			fds[n++] = (struct pollfd){services[i].state == FREE ? -1 : services[i].log, POLLIN, 0};
+		struct timespec t = {wait / 1000, wait % 1000 * 1000000};
+		SYS5(ppoll, fds, n, wait < 0 ? 0 : &t, 0, 0);
+		for (int i = 0; i < MAX_SERVICES; i++)
+			if (fds[i + 1].fd >= 0 && fds[i + 1].revents)
+				drain(&services[i]);
+		signals(sigfd);
+	}
+	SYS1(exit_group, 0);
+	__builtin_unreachable();
+}

@@ -1,0 +1,151 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// period is the time over which a CPU quota is given out, in microseconds: the
+// kernel's default.
+const period = 100_000
+
+// minQuota is the least quota that the kernel takes, in microseconds.
+const minQuota = 1_000
+
+// SetLimits changes the limits of a group, also while it is in use.
+func (t *Tree) SetLimits(group string, l Limits) error {
+	for _, h := range t.hierarchies {
+		for _, c := range h.controllers {
+			var err error
+			switch dir := t.path(h, group); c {
+			case "cpu":
+				err = setCPU(dir, h.v2, l.CPU)
+			case "memory":
+				err = setMemory(dir, h.v2, l.Memory)
+			case "pids":
+				err = setPids(dir, l.Pids)
+			}
+			if err != nil {
+				return fmt.Errorf("set the %s limit: %w", c, err)
+			}
+		}
+	}
+	return nil
+}
+
+func setCPU(dir string, v2 bool, cores float64) error {
+	quota := "-1"
+	if v2 {
+		quota = "max"
+	}
+	if cores > 0 {
+		quota = strconv.Itoa(max(minQuota, int(math.Round(cores*period))))
+	}
+	if v2 {
+		return write(filepath.Join(dir, "cpu.max"), fmt.Sprintf("%s %d", quota, period))
+	}
+	return write(filepath.Join(dir, "cpu.cfs_quota_us"), quota)
+}
+
+func setMemory(dir string, v2 bool, bytes int64) error {
+	if v2 {
+		limit := "max"
+		if bytes > 0 {
+			limit = strconv.FormatInt(bytes, 10)
+			// Swap would lift the limit. A kernel without swap has no such file.
+			if err := write(filepath.Join(dir, "memory.swap.max"), "0"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+		return write(filepath.Join(dir, "memory.max"), limit)
+	}
+	limit := "-1"
+	if bytes > 0 {
+		limit = strconv.FormatInt(bytes, 10)
+	}
+	mem, memsw := filepath.Join(dir, "memory.limit_in_bytes"), filepath.Join(dir, "memory.memsw.limit_in_bytes")
+	if !exists(memsw) {
+		return write(mem, limit)
+	}
+	// The kernel holds limit ≤ memsw.limit at every moment: raising goes from
+	// above, lowering from below. Whichever it is, one of the orders works.
+	if write(mem, limit) == nil {
+		return write(memsw, limit)
+	}
+	return errors.Join(write(memsw, limit), write(mem, limit))
+}
+
+func setPids(dir string, n int) error {
+	limit := "max"
+	if n > 0 {
+		limit = strconv.Itoa(n)
+	}
+	return write(filepath.Join(dir, "pids.max"), limit)
+}
+
+// Usage reads what a group uses.
+func (t *Tree) Usage(group string) (Usage, error) {
+	var u Usage
+	for _, h := range t.hierarchies {
+		dir := t.path(h, group)
+		for _, c := range h.controllers {
+			if err := u.read(dir, c, h.v2); err != nil {
+				return Usage{}, fmt.Errorf("read the %s usage: %w", c, err)
+			}
+		}
+	}
+	return u, nil
+}
+
+func (u *Usage) read(dir, controller string, v2 bool) (err error) {
+	var n int64
+	switch {
+	case controller == "memory" && v2:
+		if u.Memory, err = readInt(dir, "memory.current"); err == nil {
+			u.OOMKills, err = readField(dir, "memory.events", "oom_kill")
+		}
+	case controller == "memory":
+		if u.Memory, err = readInt(dir, "memory.usage_in_bytes"); err == nil {
+			u.OOMKills, err = readField(dir, "memory.oom_control", "oom_kill")
+		}
+	case controller == "cpu" && v2:
+		n, err = readField(dir, "cpu.stat", "usage_usec")
+		u.CPU = time.Duration(n) * time.Microsecond
+	case controller == accounting:
+		n, err = readInt(dir, "cpuacct.usage")
+		u.CPU = time.Duration(n)
+	case controller == "pids":
+		n, err = readInt(dir, "pids.current")
+		u.Pids = int(n)
+	}
+	return err
+}
+
+func readInt(dir, file string) (int64, error) {
+	b, err := os.ReadFile(filepath.Join(dir, file))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+}
+
+// readField reads a "name value" line; 0 where the kernel has no such line.
+func readField(dir, file, name string) (int64, error) {
+	b, err := os.ReadFile(filepath.Join(dir, file))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.SplitSeq(string(b), "\n") {
+		if rest, ok := strings.CutPrefix(line, name+" "); ok {
+			return strconv.ParseInt(strings.TrimSpace(rest), 10, 64)
+		}
+	}
+	return 0, nil
+}

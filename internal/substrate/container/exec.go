@@ -1,0 +1,247 @@
+package container
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
+)
+
+// lingering is how long the output of a process is read after its end, where a
+// child of it has inherited the output.
+const lingering = time.Second
+
+// Process is a process that runs in a node at somebody's request.
+type Process struct {
+	cmd      *exec.Cmd
+	terminal *os.File // the master; nil without
+	pidFile  string
+	ctx      context.Context
+	done     chan struct{}
+	code     int
+	err      error
+}
+
+var execs atomic.Uint64
+
+// Exec runs a program in all namespaces of a running node, within the node's
+// limits, and with no more rights than the node's own root. When ctx ends, the
+// process is killed. The caller must call Wait.
+func (r *Runtime) Exec(ctx context.Context, id ID, e ExecSpec) (*Process, error) {
+	p, err := r.exec(ctx, id, e)
+	if err != nil {
+		return nil, fmt.Errorf("run in container %s: %w", id, err)
+	}
+	return p, nil
+}
+
+func (r *Runtime) exec(ctx context.Context, id ID, e ExecSpec) (*Process, error) {
+	if len(e.Argv) == 0 || e.Argv[0] == "" {
+		return nil, errors.New("no program was named")
+	}
+	c, err := r.loadRunning(id)
+	if err != nil {
+		return nil, err
+	}
+	if !c.Released {
+		return nil, errors.New("it has not been released yet")
+	}
+	spec, err := json.Marshal(process(e.Argv, slices.Concat(c.Env, e.Env), e.TTY))
+	if err != nil {
+		return nil, err
+	}
+	// Named by process and number, so that no two collide; removed with the node
+	// at the latest.
+	base := filepath.Join(r.nodeDir(id), fmt.Sprintf("exec-%d-%d", os.Getpid(), execs.Add(1)))
+	if err := os.WriteFile(base+".json", spec, 0o600); err != nil {
+		return nil, err
+	}
+	p := &Process{pidFile: base + ".pid", ctx: ctx, done: make(chan struct{})}
+	args := []string{"exec", "--process", base + ".json", "--pid-file", p.pidFile}
+	if e.TTY {
+		args = append(args, "--tty")
+	}
+	cmd, done, err := r.ociCommand(context.Background(), id, nil, append(args, ociID(id))...)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	p.cmd = cmd
+	if err := r.stage.do(func() error { return p.start(e) }); err != nil {
+		return nil, errors.Join(err, os.Remove(base+".json"))
+	}
+	return p, nil
+}
+
+// start starts the runtime's exec. To be called in a job.
+func (p *Process) start(e ExecSpec) error {
+	cmd := p.cmd
+	// The runtime hands SIGHUP on to the process, should this one die.
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGHUP
+	cmd.WaitDelay = lingering
+	start := p.startPipes
+	if e.TTY {
+		start = p.startTerminal
+	}
+	finish, err := start(e)
+	if err != nil {
+		return err
+	}
+	go p.wait(finish)
+	return nil
+}
+
+// startPipes gives the process plain files. Input is copied apart from
+// exec.Cmd, whose Wait would wait for an input that never ends.
+func (p *Process) startPipes(e ExecSpec) (func(), error) {
+	p.cmd.Stdout, p.cmd.Stderr = e.Stdout, e.Stderr
+	if e.Stdin == nil {
+		return func() {}, p.cmd.Start()
+	}
+	in, err := p.cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		// Ends with the input, or when the process has gone. Neither is an error here.
+		_, _ = io.Copy(in, e.Stdin)
+		in.Close()
+	}()
+	return func() { in.Close() }, nil
+}
+
+// startTerminal gives the process a terminal. The runtime makes it inside the
+// node, and relays to one of ours; so no terminal of the host's gets in.
+func (p *Process) startTerminal(e ExecSpec) (func(), error) {
+	size := &pty.Winsize{Rows: e.Rows, Cols: e.Cols}
+	if size.Rows == 0 || size.Cols == 0 {
+		size.Rows, size.Cols = 24, 80
+	}
+	p.cmd.SysProcAttr.Setsid, p.cmd.SysProcAttr.Setctty = true, true
+	master, err := pty.StartWithAttrs(p.cmd, size, p.cmd.SysProcAttr)
+	if err != nil {
+		return nil, err
+	}
+	p.terminal = master
+	if e.Stdin != nil {
+		go func() { _, _ = io.Copy(master, e.Stdin) }()
+	}
+	var read sync.WaitGroup
+	out := e.Stdout
+	if out == nil {
+		out = io.Discard
+	}
+	// Reading ends with EIO when the last slave is closed.
+	read.Go(func() { _, _ = io.Copy(out, master) })
+	return func() {
+		finished := make(chan struct{})
+		go func() { read.Wait(); close(finished) }()
+		select {
+		case <-finished:
+		case <-time.After(lingering):
+		}
+		master.Close()
+		<-finished
+	}, nil
+}
+
+// wait sees the process through.
+func (p *Process) wait(finish func()) {
+	ended := make(chan struct{})
+	go func() {
+		select {
+		case <-p.ctx.Done():
+			// First the process inside: without it the runtime ends by itself.
+			if p.Signal(syscall.SIGKILL) != nil {
+				_ = p.cmd.Process.Kill()
+			}
+		case <-ended:
+		}
+	}()
+	err := p.cmd.Wait()
+	close(ended)
+	finish()
+	os.Remove(strings.TrimSuffix(p.pidFile, ".pid") + ".json")
+	os.Remove(p.pidFile)
+	var exit *exec.ExitError
+	switch {
+	case p.ctx.Err() != nil:
+		p.err = p.ctx.Err()
+	case errors.As(err, &exit):
+		p.code = exit.ExitCode()
+		if ws, ok := exit.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+			p.code = 128 + int(ws.Signal())
+		}
+	case errors.Is(err, exec.ErrWaitDelay):
+		// A child of the process still holds the output; the process itself ended well.
+	default:
+		p.err = err
+	}
+	close(p.done)
+}
+
+// Wait waits for the process and its output, and returns its exit code, or 128 +
+// the signal that ended it. The error says that it could not be seen through.
+func (p *Process) Wait() (int, error) {
+	<-p.done
+	return p.code, p.err
+}
+
+// Resize tells the process that its terminal has another size, in characters.
+func (p *Process) Resize(rows, cols uint16) error {
+	if p.terminal == nil {
+		return errors.New("the process has no terminal")
+	}
+	select {
+	case <-p.done:
+		return os.ErrProcessDone
+	default:
+	}
+	return pty.Setsize(p.terminal, &pty.Winsize{Rows: rows, Cols: cols})
+}
+
+// Signal sends a signal to the process.
+func (p *Process) Signal(sig syscall.Signal) error {
+	select {
+	case <-p.done:
+		return os.ErrProcessDone
+	default:
+	}
+	b, err := os.ReadFile(p.pidFile)
+	if err != nil {
+		return fmt.Errorf("the process has not started yet: %w", err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		return fmt.Errorf("the process has not started yet: %w", err)
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return os.ErrProcessDone
+	}
+	defer unix.Close(fd)
+	// The runtime is the parent and has not reaped it while the runtime lives.
+	select {
+	case <-p.done:
+		return os.ErrProcessDone
+	default:
+	}
+	return unix.PidfdSendSignal(fd, sig, nil, 0)
+}

@@ -1,0 +1,204 @@
+package container
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"trellis/internal/substrate/image"
+)
+
+// Limits of the node's init (init/init.c).
+const (
+	maxServices    = 23 // besides the image's command
+	maxTable       = 64 << 10
+	maxStrings     = 255
+	maxServiceName = 31
+)
+
+// commandName is the image's command among the services.
+const commandName = "command"
+
+func checkServices(services []Service) error {
+	if len(services) > maxServices {
+		return fmt.Errorf("%d services: a node can have %d", len(services), maxServices)
+	}
+	seen := map[string]bool{commandName: true}
+	for _, s := range services {
+		switch {
+		case s.Name == "" || len(s.Name) > maxServiceName || strings.Trim(s.Name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "":
+			return fmt.Errorf("service name %q: want 1 to %d of a-z, 0-9 and '-'", s.Name, maxServiceName)
+		case seen[s.Name]:
+			return fmt.Errorf("service name %q is taken", s.Name)
+		case len(s.Argv) == 0 || !strings.HasPrefix(s.Argv[0], "/"):
+			return fmt.Errorf("service %s: want the absolute path of a program", s.Name)
+		case s.After != "" && !strings.HasPrefix(s.After, "/"):
+			return fmt.Errorf("service %s: want an absolute path to start after, not %q", s.Name, s.After)
+		}
+		seen[s.Name] = true
+	}
+	return nil
+}
+
+// environment is that of the node: the image's, then the specification's.
+func environment(s *Spec, img *image.Image) []string {
+	all := map[string]string{
+		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"HOME": "/root", "TERM": "linux", "LANG": "C.UTF-8", "container": "oci",
+	}
+	if img != nil {
+		for _, e := range img.Env {
+			if k, v, ok := strings.Cut(e, "="); ok {
+				all[k] = v
+			}
+		}
+	}
+	maps.Copy(all, s.Env)
+	env := make([]string, 0, len(all))
+	for _, k := range slices.Sorted(maps.Keys(all)) {
+		env = append(env, k+"="+all[k])
+	}
+	return env
+}
+
+// imageCommand is what the image runs; nil if nothing.
+func imageCommand(s *Spec, img *image.Image, env []string) *command {
+	c := &command{Argv: s.Cmd, Env: env, Dir: "/"}
+	if img != nil {
+		tail := s.Cmd
+		if len(tail) == 0 {
+			tail = img.Cmd
+		}
+		c.Argv = slices.Concat(img.Entrypoint, tail)
+		c.UID, c.GID = img.UID, img.GID
+		if img.WorkingDir != "" {
+			c.Dir = img.WorkingDir
+		}
+	}
+	if len(c.Argv) == 0 {
+		return nil
+	}
+	return c
+}
+
+// table is what init reads; init/init.c defines it.
+func (c *record) table() ([]byte, error) {
+	var b bytes.Buffer
+	put := func(fields ...string) {
+		for _, f := range fields {
+			b.WriteString(f)
+			b.WriteByte(0)
+		}
+	}
+	list := func(values []string) {
+		put(strconv.Itoa(len(values)))
+		put(values...)
+	}
+	count := len(c.Services)
+	if c.Command != nil {
+		count++
+	}
+	put("trellis-services-1", strconv.Itoa(count))
+	entry := func(name, kind string, cmd command, after string) error {
+		if len(cmd.Argv) > maxStrings || len(cmd.Env) > maxStrings {
+			return fmt.Errorf("service %s: more than %d arguments or variables", name, maxStrings)
+		}
+		if strings.ContainsRune(strings.Join(slices.Concat(cmd.Argv, cmd.Env, []string{cmd.Dir, after}), ""), 0) {
+			return fmt.Errorf("service %s: a NUL in an argument, variable or path", name)
+		}
+		put(name, kind, strconv.Itoa(c.Generations[name]), strconv.Itoa(cmd.UID), strconv.Itoa(cmd.GID), cmd.Dir, after)
+		list(cmd.Argv)
+		list(cmd.Env)
+		return nil
+	}
+	for _, s := range c.Services {
+		if err := entry(s.Name, "d", command{Argv: s.Argv, Env: slices.Concat(c.Env, s.Env), Dir: "/"}, s.After); err != nil {
+			return nil, err
+		}
+	}
+	if c.Command != nil {
+		if err := entry(commandName, "o", *c.Command, ""); err != nil {
+			return nil, err
+		}
+	}
+	if b.Len() > maxTable {
+		return nil, fmt.Errorf("services with all their arguments and variables take %d bytes; a node can have %d", b.Len(), maxTable)
+	}
+	return b.Bytes(), nil
+}
+
+// SetServices gives a node other services: new ones start, missing ones are
+// stopped, changed ones are stopped and started, the others are left alone.
+func (r *Runtime) SetServices(ctx context.Context, id ID, s []Service) error {
+	if err := checkServices(s); err != nil {
+		return fmt.Errorf("container %s: %w", id, err)
+	}
+	return r.changeServices(id, func(c *record) error {
+		c.Services = s
+		return nil
+	})
+}
+
+// RestartService stops a service and starts it again. The image's command goes
+// by the name "command".
+func (r *Runtime) RestartService(ctx context.Context, id ID, name string) error {
+	return r.changeServices(id, func(c *record) error {
+		known := name == commandName && c.Command != nil ||
+			slices.ContainsFunc(c.Services, func(s Service) bool { return s.Name == name })
+		if !known {
+			return fmt.Errorf("container %s has no service %q", id, name)
+		}
+		if c.Generations == nil {
+			c.Generations = map[string]int{}
+		}
+		c.Generations[name]++
+		return nil
+	})
+}
+
+func (r *Runtime) changeServices(id ID, change func(*record) error) error {
+	defer r.locks.lock(id)()
+	c, err := r.loadRunning(id)
+	if err != nil {
+		return err
+	}
+	if err := change(c); err != nil {
+		return err
+	}
+	table, err := c.table()
+	if err != nil {
+		return fmt.Errorf("container %s: %w", id, err)
+	}
+	// In place: init has the file open. Init reads it only when told to, and the
+	// record, by which the change counts as done, comes last.
+	if err := overwrite(filepath.Join(r.nodeDir(id), servicesFile), table); err != nil {
+		return fmt.Errorf("container %s: write the service table: %w", id, err)
+	}
+	fd, err := c.pidfd()
+	if err != nil {
+		return fmt.Errorf("container %s is not running: %w", id, err)
+	}
+	defer unix.Close(fd)
+	if err := unix.PidfdSendSignal(fd, unix.SIGHUP, nil, 0); err != nil {
+		return fmt.Errorf("container %s: tell init of the services: %w", id, err)
+	}
+	return r.save(c)
+}
+
+func overwrite(path string, content []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(content, 0)
+	return errors.Join(err, f.Truncate(int64(len(content))), f.Close())
+}

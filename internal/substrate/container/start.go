@@ -1,0 +1,433 @@
+package container
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"trellis/internal/fault"
+	"trellis/internal/substrate/cgroup"
+	"trellis/internal/substrate/image"
+	"trellis/internal/vnet"
+)
+
+// Held is a container that exists and waits.
+type Held struct {
+	r   *Runtime
+	id  ID
+	pid int
+
+	mu   sync.Mutex
+	gate *os.File // nil once released or aborted
+}
+
+// Start makes a container up to the point where its PID 1 waits: namespaces,
+// cgroups and file system are there, nothing of the node runs. It fails if the
+// container exists in any state, and then, as on any error, changes nothing.
+func (r *Runtime) Start(ctx context.Context, s Spec) (*Held, error) {
+	h, err := r.start(ctx, s)
+	if err != nil {
+		return nil, fmt.Errorf("start container %s: %w", s.ID, err)
+	}
+	return h, nil
+}
+
+func (r *Runtime) start(ctx context.Context, s Spec) (*Held, error) {
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	img, err := r.resolve(ctx, s.Image)
+	if err != nil {
+		return nil, err
+	}
+	defer r.locks.lock(s.ID)()
+	if err := r.claim(s.ID); err != nil {
+		return nil, err
+	}
+	h, err := r.build(ctx, &s, img)
+	if err != nil {
+		// The caller's context may be what ended it; cleaning up is not optional.
+		return nil, errors.Join(err, r.removeLocked(context.WithoutCancel(ctx), s.ID))
+	}
+	return h, nil
+}
+
+// check refuses what would be unsafe or unfit as a name of files.
+func (s *Spec) check() error {
+	for _, n := range []string{s.VNet, s.Node} {
+		if !validName(n) {
+			return fmt.Errorf("name %q: want 1 to 63 letters, digits, '.', '_' or '-', the first a letter or digit", n)
+		}
+	}
+	if s.IDBase < idCount || s.IDBase > 1<<32-1-idCount {
+		return fmt.Errorf("first id %d: want %d to %d", s.IDBase, idCount, uint32(1<<32-1-idCount))
+	}
+	return checkServices(s.Services)
+}
+
+func validName(n string) bool {
+	for i, c := range []byte(n) {
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
+		case i > 0 && (c == '-' || c == '_' || c == '.'):
+		default:
+			return false
+		}
+	}
+	return n != "" && len(n) <= 63
+}
+
+// claim makes the node's directory, which nobody else may have.
+func (r *Runtime) claim(id ID) error {
+	dir := r.nodeDir(id)
+	for {
+		if err := os.MkdirAll(filepath.Dir(dir), 0o711); err != nil {
+			return err
+		}
+		err := os.Mkdir(dir, 0o711)
+		switch {
+		case errors.Is(err, fs.ErrExist):
+			return errors.New("it exists already; remove it first")
+		case errors.Is(err, fs.ErrNotExist): // the last node of the VNet has just been removed
+			continue
+		}
+		return err
+	}
+}
+
+func (r *Runtime) build(ctx context.Context, s *Spec, img *image.Image) (*Held, error) {
+	fault.Point("container/claimed")
+	boot, err := bootID()
+	if err != nil {
+		return nil, err
+	}
+	env := environment(s, img)
+	c := &record{
+		ID: s.ID, Boot: boot, IDBase: s.IDBase, Created: time.Now(), Limits: s.Limits, Fingerprint: s.Fingerprint,
+		Services: s.Services, Env: env, Command: imageCommand(s, img, env),
+	}
+	if err := r.save(c); err != nil {
+		return nil, err
+	}
+	fault.Point("container/recorded")
+	table, err := c.table()
+	if err != nil {
+		return nil, err
+	}
+	dir := r.nodeDir(s.ID)
+	services, err := openNew(filepath.Join(dir, servicesFile), table)
+	if err != nil {
+		return nil, err
+	}
+	defer services.Close()
+	status, err := openNew(filepath.Join(dir, statusFile), nil)
+	if err != nil {
+		return nil, err
+	}
+	defer status.Close()
+	// runc makes more groups of the same name by itself, and clears all with Remove.
+	if err := r.cgroups.Create(s.VNet+"/"+s.Node, cgroupLimits(s.Limits)); err != nil {
+		return nil, err
+	}
+	fault.Point("container/cgroups")
+	hold, release, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer hold.Close()
+	cmd, done, err := r.ociCommand(ctx, s.ID, []*os.File{hold, status, services}, "run", "--detach", "--bundle", dir,
+		"--pid-file", filepath.Join(dir, pidFile), "--preserve-fds", "3", ociID(s.ID))
+	if err != nil {
+		release.Close()
+		return nil, err
+	}
+	defer done()
+	if err := r.stage.do(func() error { return r.assemble(ctx, s, c, img, cmd) }); err != nil {
+		release.Close()
+		return nil, err
+	}
+	fault.Point("container/running")
+	if err := r.identify(c); err != nil {
+		release.Close()
+		return nil, err
+	}
+	if err := r.save(c); err != nil {
+		release.Close()
+		return nil, err
+	}
+	fault.Point("container/held")
+	return &Held{r: r, id: s.ID, pid: c.Pid, gate: release}, nil
+}
+
+// identify finds out about the PID 1 that the runtime has started.
+func (r *Runtime) identify(c *record) error {
+	b, err := os.ReadFile(filepath.Join(r.nodeDir(c.ID), pidFile))
+	if err != nil {
+		return fmt.Errorf("read what the runtime started: %w", err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		return fmt.Errorf("read what the runtime started: %w", err)
+	}
+	start, ok := birth(pid)
+	if !ok {
+		return errors.New("the node's init ended at once")
+	}
+	c.Pid, c.Birth = pid, start
+	return nil
+}
+
+func openNew(path string, content []byte) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := f.WriteAt(content, 0); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func cgroupLimits(l Limits) cgroup.Limits {
+	return cgroup.Limits{CPU: l.CPU, Memory: l.Memory, Pids: l.Pids}
+}
+
+func groupOf(id ID) string { return id.VNet + "/" + id.Node }
+
+// assemble puts the node's file system together and runs the runtime on it.
+// What it mounts it takes away again: the container has its own view by then.
+func (r *Runtime) assemble(ctx context.Context, s *Spec, c *record, img *image.Image, run *exec.Cmd) (err error) {
+	site := inStage("nodes", ociID(s.ID))
+	if err := os.Mkdir(site, 0o711); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dismantle(site)) }()
+	if err := r.mountRoot(site, s, c, img); err != nil {
+		return err
+	}
+	if err := r.save(c); err != nil { // with the device number
+		return err
+	}
+	root, err := os.Open(filepath.Join(site, "root"))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if err := populate(root, s); err != nil {
+		return err
+	}
+	if err := r.writeBundle(s, img == nil, site); err != nil {
+		return err
+	}
+	fault.Point("container/assembled")
+	return r.runOCI(ctx, run)
+}
+
+// dismantle takes away what mountRoot made, or a part of it.
+func dismantle(site string) error {
+	var errs []error
+	for _, dir := range []string{"root", "disk"} {
+		dir = filepath.Join(site, dir)
+		// Detaching takes along what is mounted below.
+		err := unix.Unmount(dir, unix.MNT_DETACH)
+		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", dir, err))
+		}
+		errs = append(errs, ignoreMissing(unix.Rmdir(dir)))
+	}
+	return errors.Join(append(errs, os.Remove(site))...)
+}
+
+// mountRoot mounts, in site, the node's writable tmpfs on disk, and on root the
+// overlay of it and the image. Nobody in the node may enter disk.
+func (r *Runtime) mountRoot(site string, s *Spec, c *record, img *image.Image) error {
+	options := "mode=0700"
+	if size := max(s.Limits.Disk, 0); size > 0 {
+		// Inodes are kernel memory, so they are bounded with the bytes.
+		options += fmt.Sprintf(",size=%d,nr_inodes=%d", size, max(1024, size/4096))
+	}
+	const flags = unix.MS_NOSUID | unix.MS_NODEV
+	disk, root := filepath.Join(site, "disk"), filepath.Join(site, "root")
+	for _, d := range []string{disk, root} {
+		if err := mkdirMode(d, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := unix.Mount("trellis", disk, "tmpfs", flags, options); err != nil {
+		return fmt.Errorf("mount the node's file system: %w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(disk, &st); err != nil {
+		return err
+	}
+	c.Disk = st.Dev
+	upper, work := filepath.Join(disk, "upper"), filepath.Join(disk, "work")
+	base, image := filepath.Join(disk, "base"), filepath.Join(disk, "image")
+	for _, d := range []string{upper, work, base, image} {
+		if err := mkdirMode(d, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := os.Chown(upper, int(s.IDBase), int(s.IDBase)); err != nil {
+		return err
+	}
+	lower := inStage("host")
+	if img != nil {
+		lower = img.Dir
+	}
+	if err := r.stage.mountShifted(inStage("base"), base, s.IDBase); err != nil {
+		return err
+	}
+	if err := r.stage.mountShifted(lower, image, s.IDBase); err != nil {
+		return err
+	}
+	layers := fmt.Sprintf("lowerdir=%s:%s,upperdir=%s,workdir=%s", base, image, upper, work)
+	if err := unix.Mount("trellis", root, "overlay", flags, layers); err != nil {
+		return fmt.Errorf("mount the node's file system over its image: %w", err)
+	}
+	return nil
+}
+
+// populate writes what the specification places in the node.
+func populate(root *os.File, s *Spec) error {
+	for _, d := range s.Dirs {
+		f, err := dirIn(root, d, s.IDBase)
+		if err != nil {
+			return fmt.Errorf("make %s: %w", d, err)
+		}
+		f.Close()
+	}
+	files := []vnet.File{{Path: "/etc/hostname", Content: []byte(s.Node + "\n")}}
+	if s.Hosts != nil {
+		files = append(files, vnet.File{Path: "/etc/hosts", Content: s.Hosts})
+	}
+	for _, f := range append(files, s.Files...) {
+		if err := writeIn(root, f, s.IDBase); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// runOCI runs the runtime and waits for it. To be called in a job.
+func (r *Runtime) runOCI(ctx context.Context, cmd *exec.Cmd) error {
+	// Not a buffer: init would inherit the pipe behind it, and Wait would wait for init.
+	errs, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer errs.Close()
+	cmd.Stderr = w
+	err = cmd.Start()
+	w.Close()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Wait(); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return fmt.Errorf("%s: %w: %s", filepath.Base(r.oci.path), err, readAvailable(errs))
+	}
+	return nil
+}
+
+// readAvailable reads what is in a pipe, without waiting for its end.
+func readAvailable(f *os.File) string {
+	var b bytes.Buffer
+	if err := f.SetReadDeadline(time.Now().Add(10 * time.Millisecond)); err == nil {
+		// A deadline that passes is the normal end.
+		_, _ = io.Copy(&b, io.LimitReader(f, 4096))
+	}
+	return strings.Join(strings.Fields(b.String()), " ")
+}
+
+// ociCommand prepares a call of the runtime that starts in the node's cgroups
+// with files from descriptor 3 on. It is to be started in a job, but not made in
+// one: the stage has no cgroup file systems. done closes what it opened.
+func (r *Runtime) ociCommand(ctx context.Context, id ID, files []*os.File, args ...string) (cmd *exec.Cmd, done func(), err error) {
+	argv := r.ociArgs(args...)
+	var groups []*os.File
+	done = func() {
+		for _, g := range groups {
+			g.Close()
+		}
+	}
+	if r.oci.hideCgroups {
+		for _, path := range r.cgroups.EntryFiles(groupOf(id)) {
+			g, err := os.OpenFile(path, os.O_WRONLY, 0)
+			if err != nil {
+				done()
+				return nil, nil, err
+			}
+			groups = append(groups, g)
+		}
+		argv = append([]string{inStage("init"), "enter", strconv.Itoa(3 + len(files)), strconv.Itoa(len(groups))}, argv...)
+	}
+	cmd = exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.ExtraFiles = append(slices.Clip(files), groups...)
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{}
+	return cmd, done, nil
+}
+
+// Pid is the node's PID 1 as the host sees it. Its namespaces are the node's.
+func (h *Held) Pid() int { return h.pid }
+
+// Release lets the node run. The container then no longer depends on this
+// process.
+func (h *Held) Release() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.gate == nil {
+		return fmt.Errorf("container %s was released or aborted before", h.id)
+	}
+	defer h.r.locks.lock(h.id)()
+	c, err := h.r.load(h.id)
+	if err != nil {
+		return fmt.Errorf("release container %s: %w", h.id, err)
+	}
+	// First the record: dying in between leaves a dead node, not one that runs
+	// and is taken for half-made.
+	c.Released = true
+	if err := h.r.save(c); err != nil {
+		return err
+	}
+	fault.Point("container/releasing")
+	_, err = h.gate.Write([]byte{1})
+	err = errors.Join(err, h.gate.Close())
+	h.gate = nil
+	if err != nil {
+		return fmt.Errorf("release container %s: %w", h.id, err)
+	}
+	fault.Point("container/released")
+	return nil
+}
+
+// Abort ends and removes a container that was not released; on any other it
+// does nothing. What cannot be removed at once, List still shows.
+func (h *Held) Abort() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.gate == nil {
+		return
+	}
+	h.gate.Close()
+	h.gate = nil
+	_ = h.r.Remove(context.Background(), h.id)
+}
