@@ -1,0 +1,256 @@
+package testenv
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	dirPrefix  = "trellis-test-"
+	tagFile    = "instance" // in each directory: the tag that goes with it
+	cgroupRoot = "/sys/fs/cgroup"
+)
+
+// Leftovers returns what the instance has now and did not have when it was new:
+// interfaces in the root context, cgroups, processes, mounts, pinned BPF
+// objects, files; each as its kind and its name, sorted. The running service
+// may keep its bpffs mounted as long as nothing is pinned there.
+func (s *Service) Leftovers() []string {
+	s.t.Helper()
+	now, err := s.everything()
+	if err != nil {
+		s.t.Fatalf("look for leftovers: %v", err)
+	}
+	var left []string
+	for what := range now {
+		if !s.baseline[what] && !(s.Running() && what == "mount "+s.pins()) {
+			left = append(left, what)
+		}
+	}
+	slices.Sort(left)
+	return left
+}
+
+// pins is where the instance mounts its bpffs.
+func (s *Service) pins() string { return filepath.Join(s.RunDir, "bpf") }
+
+// everything lists what the instance has on the machine.
+func (s *Service) everything() (map[string]bool, error) {
+	all := make(map[string]bool)
+	note := func(kind string, names []string) {
+		for _, n := range names {
+			all[kind+" "+n] = true
+		}
+	}
+	links, err1 := s.NS.Links()
+	note("link", links)
+	groups, err2 := cgroups(s.Instance)
+	note("cgroup", groups)
+	mounts, err3 := mountsBelow(s.dir)
+	note("mount", mounts)
+	processes, err4 := s.processes()
+	note("process", processes)
+	files, pins, err5 := s.files()
+	note("file", files)
+	note("pin", pins)
+	return all, errors.Join(err1, err2, err3, err4, err5)
+}
+
+// cgroups returns the directories of an instance's cgroups in every hierarchy.
+func cgroups(instance string) ([]string, error) {
+	name := "trellis-" + instance
+	var found []string
+	for _, pattern := range []string{filepath.Join(cgroupRoot, name), filepath.Join(cgroupRoot, "*", name)} {
+		tops, err := filepath.Glob(pattern)
+		if err != nil {
+			return nil, err
+		}
+		for _, top := range tops {
+			err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+				if errors.Is(err, fs.ErrNotExist) {
+					return nil
+				}
+				if err == nil && d.IsDir() {
+					found = append(found, path)
+				}
+				return err
+			})
+			if err != nil {
+				return nil, err
+			}
+		}
+	}
+	return found, nil
+}
+
+// mountsBelow returns the mount points at or below a directory, the last made
+// last.
+func mountsBelow(dir string) ([]string, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var found []string
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 5 {
+			continue
+		}
+		if p := fields[4]; p == dir || strings.HasPrefix(p, dir+"/") {
+			found = append(found, p)
+		}
+	}
+	return found, lines.Err()
+}
+
+// processes returns the processes in the instance's cgroups or in its root
+// context, without the service and this process.
+func (s *Service) processes() ([]string, error) {
+	var root unix.Stat_t
+	if err := unix.Fstat(s.NS.FD(), &root); err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() || pid == s.cmd.Process.Pid {
+			continue
+		}
+		// A process may end at any moment: what cannot be read is not there.
+		groups, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+		var ns unix.Stat_t
+		inside := unix.Stat(fmt.Sprintf("/proc/%d/ns/net", pid), &ns) == nil && ns.Ino == root.Ino && ns.Dev == root.Dev
+		if inside || strings.Contains(string(groups), "/trellis-"+s.Instance+"/") {
+			name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+			found = append(found, fmt.Sprintf("%d %s", pid, strings.TrimSpace(string(name))))
+		}
+	}
+	return found, nil
+}
+
+// files returns what is in the instance's directories, relative to the place
+// of both, the database's own files aside, and what is pinned in its bpffs.
+func (s *Service) files() (files, pins []string, err error) {
+	for _, top := range []string{s.RunDir, s.StateDir} {
+		err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			name, err := filepath.Rel(s.dir, path)
+			if err != nil {
+				return err
+			}
+			switch {
+			case path == top || path == s.pins():
+			case strings.HasPrefix(path, s.pins()+"/"):
+				if !d.IsDir() {
+					pins = append(pins, name)
+				}
+			case d.IsDir() && d.Name() == "member": // etcd's
+				return filepath.SkipDir
+			default:
+				files = append(files, name)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	return files, pins, nil
+}
+
+// sweepStale removes what processes that are gone have left.
+func sweepStale(t testing.TB) {
+	dirs, err := filepath.Glob(filepath.Join(os.TempDir(), dirPrefix+"*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range dirs {
+		owner, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), dirPrefix), "-")
+		pid, err := strconv.Atoi(owner)
+		if err != nil || !errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+			continue
+		}
+		tag, err := os.ReadFile(filepath.Join(dir, tagFile))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatalf("look into %s, which a former test run has left: %v", dir, err)
+		}
+		t.Logf("removing %s, which the test process %d has left", dir, pid)
+		sweep(t, dir, string(tag))
+	}
+}
+
+// sweep removes an instance by force: its processes, cgroups, mounts and files.
+// What was in its namespaces went with the processes.
+func sweep(t testing.TB, dir, instance string) {
+	for deadline := time.Now().Add(10 * time.Second); instance != ""; time.Sleep(10 * time.Millisecond) {
+		groups, err := cgroups(instance)
+		if err != nil {
+			t.Errorf("sweep %s: %v", dir, err)
+			break
+		}
+		if len(groups) == 0 {
+			break
+		}
+		slices.Reverse(groups) // children first
+		for _, g := range groups {
+			killGroup(g)
+			os.Remove(g) // fails until its processes have gone: tried again
+		}
+		if time.Now().After(deadline) {
+			t.Errorf("sweep %s: cannot remove the cgroups %q", dir, groups)
+			break
+		}
+	}
+	mounts, err := mountsBelow(dir)
+	if err != nil {
+		t.Errorf("sweep %s: %v", dir, err)
+	}
+	slices.Reverse(mounts)
+	for _, m := range mounts {
+		if err := unix.Unmount(m, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+			t.Errorf("sweep: unmount %s: %v", m, err)
+		}
+	}
+	if left, err := mountsBelow(dir); err != nil || len(left) > 0 {
+		t.Errorf("sweep: %s has mounts yet, so it stays: %q, %v", dir, left, err)
+		return
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Errorf("sweep: %v", err)
+	}
+}
+
+// killGroup kills the processes of a cgroup.
+func killGroup(dir string) {
+	b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	if err != nil {
+		return // it is gone
+	}
+	for _, f := range strings.Fields(string(b)) {
+		if pid, err := strconv.Atoi(f); err == nil && pid > 1 {
+			unix.Kill(pid, unix.SIGKILL) // it may have ended
+		}
+	}
+}
