@@ -1,6 +1,7 @@
 package draw
 
 import (
+	"cmp"
 	"math"
 	"slices"
 )
@@ -33,7 +34,7 @@ func (s *scene) hasGeo() bool {
 // The projection is equirectangular, true to scale at the middle latitude of
 // the network: simple, and close enough for reading a picture. The map is cut at
 // the widest gap between longitudes, so that a network across the Pacific stays
-// in one piece.
+// in one piece, and wide stretches without nodes, oceans mostly, are narrowed.
 func (s *scene) project() (at []point, known []bool) {
 	at, known = make([]point, len(s.vertices)), make([]bool, len(s.vertices))
 	var longitudes []float64
@@ -60,7 +61,36 @@ func (s *scene) project() (at []point, known []bool) {
 			known[i] = true
 		}
 	}
+	narrow(at, known, func(p *point) *float64 { return &p.x })
+	narrow(at, known, func(p *point) *float64 { return &p.y })
 	return at, known
+}
+
+// emptyShare is the part of the map's extent that a stretch without nodes may
+// take at most.
+const emptyShare = 0.1
+
+// narrow shortens the stretches of an axis that have no nodes.
+func narrow(at []point, known []bool, axis func(*point) *float64) {
+	var order []int
+	for i := range at {
+		if known[i] {
+			order = append(order, i)
+		}
+	}
+	slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(*axis(&at[i]), *axis(&at[j])) })
+	first, last := *axis(&at[order[0]]), *axis(&at[order[len(order)-1]])
+	// Few nodes have wide stretches by nature.
+	most := (last - first) * max(emptyShare, 3/float64(len(order)))
+	shift, before := 0.0, first
+	for _, i := range order {
+		v := axis(&at[i])
+		if gap := *v - before; gap > most {
+			shift += gap - most
+		}
+		before = *v
+		*v -= shift
+	}
 }
 
 // wrap brings a longitude into the 360 degrees east of west.

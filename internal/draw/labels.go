@@ -91,11 +91,11 @@ func beside(c point, radius, w, h float64) []spot {
 	return out
 }
 
-// along gives the places on a line, the middle first.
-func along(a, b point, w, h float64) []spot {
+// along gives the places on a path, the middle first.
+func along(p path, w, h float64) []spot {
 	var out []spot
 	for i, t := range []float64{0.5, 0.42, 0.58, 0.34, 0.66, 0.27, 0.73} {
-		out = append(out, spot{around(a.toward(b, t), w, h), float64(i) * 4})
+		out = append(out, spot{around(p.at(t), w, h), float64(i) * 4})
 	}
 	return out
 }

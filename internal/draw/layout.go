@@ -5,21 +5,25 @@ import (
 	"math/rand/v2"
 
 	"gonum.org/v1/gonum/graph/layout"
-	"gonum.org/v1/gonum/graph/simple"
 	"gonum.org/v1/gonum/spatial/r2"
 )
 
-// isomapNodes is the largest component, in vertices, that Isomap is asked for:
-// its time grows with the cube. Larger ones start from Eades' spring embedder.
-const isomapNodes = 250
+// Bounds on what the layout does, in vertices of a component.
+const (
+	// isomapNodes is the most that Isomap is asked for: its time grows with the
+	// cube. Larger components start from pivot scaling.
+	isomapNodes = 400
+	// stressNodes is the most that is refined: distances take four bytes a pair.
+	stressNodes = 4000
+)
 
-// stressRounds bounds the refinement; it ends earlier when it no longer moves.
-const stressRounds = 300
+// stressPairs bounds the work of the refinement, in pairs of vertices looked at.
+const stressPairs = 1.5e8
 
 // arrange places the vertices by the graph alone, with neighbours about one
 // unit apart. Each component is laid out by itself and they are then packed.
 //
-// A component starts from a layout of gonum.org/v1/gonum/graph/layout, and is
+// A component starts from Isomap (gonum.org/v1/gonum/graph/layout) and is
 // refined by stress majorization (Gansner, Koren and North, "Graph drawing by
 // stress majorization", 2004), which brings distances on the plane to the lengths
 // of shortest paths.
@@ -72,51 +76,39 @@ func arrangeComponent(members []int, neighbors [][]int) []point {
 	case 2:
 		return []point{{}, {1, 0}}
 	}
-	local := make(map[int]int, n)
-	for i, v := range members {
-		local[v] = i
+	g := newHopGraph(members, neighbors)
+	at := startLayout(g)
+	if n <= stressNodes {
+		majorize(at, hops(g.adjacent))
 	}
-	g := simple.NewUndirectedGraph()
-	for i := range members {
-		g.AddNode(simple.Node(i))
-	}
-	adjacent := make([][]int, n)
-	for i, v := range members {
-		for _, w := range neighbors[v] {
-			j := local[w]
-			adjacent[i] = append(adjacent[i], j)
-			if i < j {
-				g.SetEdge(simple.Edge{F: simple.Node(i), T: simple.Node(j)})
-			}
-		}
-	}
-	at := startLayout(g, n)
-	majorize(at, hops(adjacent))
 	level(at)
 	return at
 }
 
-// startLayout asks the layout library for a first placement.
-func startLayout(g *simple.UndirectedGraph, n int) []point {
-	src := rand.NewPCG(1, uint64(n))
-	update := layout.IsomapR2{}.Update
+// startLayout gives a first placement.
+func startLayout(g *hopGraph) []point {
+	n := len(g.nodes)
+	noise := rand.New(rand.NewPCG(1, uint64(n)))
+	var at []point
 	if n > isomapNodes {
-		eades := layout.EadesR2{Repulsion: 1, Rate: 0.05, Updates: 60, Theta: 0.6, Src: src}
-		update = eades.Update
-	}
-	optimizer := layout.NewOptimizerR2(g, update)
-	for optimizer.Update() {
-	}
-	at := make([]point, n)
-	jitter := rand.New(src)
-	for i := range at {
-		c := optimizer.Coord2(int64(i))
-		if bad(c) {
-			c = r2.Vec{X: jitter.NormFloat64(), Y: jitter.NormFloat64()}
+		at = pivotLayout(g.adjacent)
+	} else {
+		optimizer := layout.NewOptimizerR2(g, layout.IsomapR2{}.Update)
+		for optimizer.Update() {
 		}
-		// Vertices with the same neighbours get the same place from Isomap; a
-		// little noise lets the refinement part them.
-		at[i] = point{c.X + 0.05*jitter.NormFloat64(), c.Y + 0.05*jitter.NormFloat64()}
+		at = make([]point, n)
+		for i := range at {
+			c := optimizer.Coord2(int64(i))
+			if bad(c) {
+				c = r2.Vec{X: noise.NormFloat64(), Y: noise.NormFloat64()}
+			}
+			at[i] = point{c.X, c.Y}
+		}
+	}
+	// Vertices with the same neighbours get the same place; a little noise lets
+	// the refinement part them.
+	for i := range at {
+		at[i] = at[i].add(point{0.05 * noise.NormFloat64(), 0.05 * noise.NormFloat64()})
 	}
 	return at
 }
@@ -127,26 +119,10 @@ func bad(v r2.Vec) bool {
 
 // hops gives the lengths of the shortest paths between all vertices.
 func hops(adjacent [][]int) [][]float32 {
-	n := len(adjacent)
-	out := make([][]float32, n)
-	queue := make([]int, 0, n)
+	out := make([][]float32, len(adjacent))
+	queue := make([]int, 0, len(adjacent))
 	for i := range out {
-		row := make([]float32, n)
-		for j := range row {
-			row[j] = -1
-		}
-		row[i] = 0
-		queue = append(queue[:0], i)
-		for k := 0; k < len(queue); k++ {
-			v := queue[k]
-			for _, w := range adjacent[v] {
-				if row[w] < 0 {
-					row[w] = row[v] + 1
-					queue = append(queue, w)
-				}
-			}
-		}
-		out[i] = row
+		out[i] = hopsFrom(adjacent, i, queue)
 	}
 	return out
 }
@@ -155,7 +131,8 @@ func hops(adjacent [][]int) [][]float32 {
 // ((distance - hops) / hops)², is at a minimum. Each vertex in turn goes to where
 // the others' wishes balance, which never raises the stress.
 func majorize(at []point, want [][]float32) {
-	for range stressRounds {
+	rounds := min(300, int(stressPairs/float64(len(at)*len(at)))+5)
+	for range rounds {
 		moved := 0.0
 		for i := range at {
 			var sum point

@@ -25,9 +25,9 @@ func styleFor(vertices int) style {
 	case vertices <= 120:
 		return style{radius: 7, font: 11.5, small: 9.5, pitch: 40, hop: 84, line: 1.3}
 	case vertices <= 300:
-		return style{radius: 5.5, font: 10, small: 8.5, pitch: 32, hop: 64, line: 1.1}
+		return style{radius: 5, font: 10, small: 8.5, pitch: 38, hop: 64, line: 1.1}
 	}
-	return style{radius: 4.5, font: 9, small: 8, pitch: 27, hop: 50, line: 1}
+	return style{radius: 4, font: 9, small: 8, pitch: 30, hop: 50, line: 1}
 }
 
 // textWidth estimates the width of a text in a sans-serif font, in pixels: the
@@ -77,7 +77,7 @@ func (st style) fit(at []point, s *scene) {
 	}
 	// A page for n nodes has n times the pitch squared, with room to spare.
 	side := math.Sqrt(float64(len(at))) * st.pitch
-	scale = min(max(scale, 2.2*side/extent), max(4.2*side, 900)/extent)
+	scale = min(max(scale, 2.2*side/extent), max(4.5*side, 900)/extent)
 	for i := range at {
 		at[i] = at[i].scale(scale)
 	}

@@ -43,22 +43,6 @@ type picture struct {
 	bounds rect
 }
 
-// path is how an edge runs: straight from a to b, or bent by way of the
-// control point of a quadratic curve.
-type path struct {
-	a, b, control point
-	bent          bool
-}
-
-// middle gives the point halfway.
-func (p path) middle() point {
-	straight := p.a.toward(p.b, 0.5)
-	if !p.bent {
-		return straight
-	}
-	return straight.toward(p.control, 0.5)
-}
-
 func newPicture(s *scene) *picture {
 	p := &picture{scene: s, style: styleFor(len(s.vertices))}
 	if len(s.vertices) == 0 {
@@ -77,27 +61,6 @@ func newPicture(s *scene) *picture {
 	p.label()
 	p.frame()
 	return p
-}
-
-// route decides how the edges run. Edges between the same vertices fan out.
-func (p *picture) route() {
-	for _, e := range p.edges {
-		r := path{a: p.at[e.a], b: p.at[e.b]}
-		if bend := float64(e.nth) - float64(e.many-1)/2; bend != 0 {
-			// The sign keeps the fan of edges that were written the other way round.
-			if e.a > e.b {
-				bend = -bend
-			}
-			d := r.b.sub(r.a)
-			if n := d.norm(); n > 0 {
-				normal := point{-d.y / n, d.x / n}
-				step := min(2.2*p.style.radius+6, n/float64(e.many))
-				r.control = r.a.toward(r.b, 0.5).add(normal.scale(2 * bend * step))
-				r.bent = true
-			}
-		}
-		p.paths = append(p.paths, r)
-	}
 }
 
 // label places the texts.
@@ -130,7 +93,7 @@ func (p *picture) label() {
 	for i, e := range p.edges {
 		r := p.paths[i]
 		if r.bent {
-			m := r.middle()
+			m := r.at(0.5)
 			lines = append(lines, [2]point{r.a, m}, [2]point{m, r.b})
 		} else {
 			lines = append(lines, [2]point{r.a, r.b})
@@ -141,11 +104,7 @@ func (p *picture) label() {
 		}
 		l := &label{text: e.label, font: p.style.small}
 		w, h := textWidth(e.label, p.style.small), p.style.small*1.15
-		if r.bent {
-			l.spots = []spot{{box: around(r.middle(), w, h)}}
-		} else {
-			l.spots = along(r.a, r.b, w, h)
-		}
+		l.spots = along(r, w, h)
 		p.notes = append(p.notes, l)
 		all = append(all, l)
 	}
@@ -173,7 +132,7 @@ func (p *picture) frame() {
 		}
 	}
 	for _, r := range p.paths {
-		m := r.middle()
+		m := r.at(0.5)
 		cover(rect{m.x, m.y, m.x, m.y})
 	}
 	p.bounds = b
@@ -223,7 +182,7 @@ func (p *picture) writeStyle(b *bufio.Writer) {
 .link.down { stroke: #c0392b; stroke-dasharray: 5 4 }
 .node { fill: #2f6f9f; stroke: #ffffff; stroke-width: 1.5 }
 .lan { fill: #fdf1d8; stroke: #b7791f; stroke-width: 1.4 }
-.name, .rate, .bus { text-anchor: middle; dominant-baseline: central }
+.name, .rate, .bus { text-anchor: middle }
 .name, .rate { paint-order: stroke; stroke: #ffffff; stroke-opacity: .88; stroke-linejoin: round }
 .name { font-size: %spx; fill: #1d2733; stroke-width: 3px }
 .rate { font-size: %spx; fill: #51606f; stroke-width: 4px }
@@ -254,13 +213,17 @@ func (p *picture) writeVertex(b *bufio.Writer, v vertex, at point) {
 	}
 	w, h := p.style.lanSize(v.label)
 	fmt.Fprintf(b, `<g><title>%s</title><rect class="lan" x="%s" y="%s" width="%s" height="%s" rx="%s"/><text class="bus" x="%s" y="%s">%s</text></g>`+"\n",
-		escape(v.title), px(at.x-w/2), px(at.y-h/2), px(w), px(h), px(h/2), px(at.x), px(at.y), escape(v.label))
+		escape(v.title), px(at.x-w/2), px(at.y-h/2), px(w), px(h), px(h/2), px(at.x), px(baseline(at.y, p.style.font)), escape(v.label))
 }
 
 func writeText(b *bufio.Writer, class string, l *label) {
 	c := l.box().center()
-	fmt.Fprintf(b, `<text class="%s" x="%s" y="%s">%s</text>`+"\n", class, px(c.x), px(c.y), escape(l.text))
+	fmt.Fprintf(b, `<text class="%s" x="%s" y="%s">%s</text>`+"\n", class, px(c.x), px(baseline(c.y, l.font)), escape(l.text))
 }
+
+// baseline gives the baseline of a text whose middle is at y. The attribute
+// dominant-baseline would do the same, but not in every viewer.
+func baseline(y, font float64) float64 { return y + 0.35*font }
 
 // px writes a length with at most one decimal.
 func px(f float64) string {
