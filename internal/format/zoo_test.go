@@ -92,3 +92,29 @@ func TestEveryZooNetworkLoadsAndSurvivesConversion(t *testing.T) {
 		})
 	}
 }
+
+func TestEveryExampleLoads(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join("..", "..", "examples", "*.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d examples, %v", len(files), err)
+	}
+	for _, path := range files {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			v, _, err := Load(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := strings.TrimSuffix(filepath.Base(path), ".yaml"); v.Name != want {
+				t.Errorf("the network is called %s, the file %s", v.Name, want)
+			}
+			roundTrip(t, v)
+		})
+	}
+	abilene, _, err := Load(filepath.Join("..", "..", "examples", "abilene.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(abilene.Nodes) != 11 || len(abilene.Links) != 14 || len(abilene.Components()) != 1 {
+		t.Errorf("Abilene has %d nodes, %d links, %d components", len(abilene.Nodes), len(abilene.Links), len(abilene.Components()))
+	}
+}
