@@ -1,0 +1,102 @@
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"maps"
+)
+
+// defaults are the sysctls of every node. Those under conf/default are what
+// later interfaces start from, so they are set before any arrives.
+var defaults = map[string]string{
+	// A node is a router.
+	"net/ipv4/ip_forward":                "1",
+	"net/ipv6/conf/all/forwarding":       "1",
+	"net/ipv6/conf/default/forwarding":   "1",
+	"net/ipv6/conf/all/accept_ra":        "0",
+	"net/ipv6/conf/default/accept_ra":    "0",
+	"net/ipv4/conf/all/rp_filter":        "0", // ways there and back may differ
+	"net/ipv4/conf/default/rp_filter":    "0",
+	"net/ipv4/fib_multipath_hash_policy": "1", // a flow keeps its path, flows are spread
+	"net/ipv6/fib_multipath_hash_policy": "1",
+	// A pulled cable carries nothing, so equal-cost paths take the other.
+	"net/ipv4/conf/all/ignore_routes_with_linkdown":     "1",
+	"net/ipv4/conf/default/ignore_routes_with_linkdown": "1",
+	"net/ipv6/conf/all/ignore_routes_with_linkdown":     "1",
+	"net/ipv6/conf/default/ignore_routes_with_linkdown": "1",
+	// Addresses are unique by construction; looking for duplicates takes a second.
+	"net/ipv6/conf/all/accept_dad":        "0",
+	"net/ipv6/conf/default/accept_dad":    "0",
+	"net/ipv6/conf/default/dad_transmits": "0",
+	// Removing our address, or taking an interface down and up, spares the others.
+	"net/ipv4/conf/all/promote_secondaries":     "1",
+	"net/ipv4/conf/default/promote_secondaries": "1",
+	"net/ipv6/conf/default/keep_addr_on_down":   "1",
+}
+
+// Defaults sets what interfaces that arrive later inherit: forwarding in both
+// families, no duplicate address detection, no router advertisements taken, no
+// reverse path filter, per-flow multipath. The user's sysctls (net.*, dots or
+// slashes) come after and prevail.
+//
+// A default that the kernel does not have is left out; a user's is an error.
+func (n *NS) Defaults(sysctls map[string]string) error {
+	user := make(map[string]string, len(sysctls))
+	for name, value := range sysctls {
+		path := sysctlPath(name)
+		if !strings.HasPrefix(path, "net/") || !filepath.IsLocal(path) {
+			return fmt.Errorf("sysctl %s: only net.* can be set for a node", name)
+		}
+		user[path] = value
+	}
+	return n.Do(func() error {
+		for _, path := range slices.Sorted(maps.Keys(defaults)) {
+			if err := writeSysctl(path, defaults[path]); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+		for _, path := range slices.Sorted(maps.Keys(user)) {
+			if err := writeSysctl(path, user[path]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// sysctlPath turns net.ipv4.ip_forward into net/ipv4/ip_forward. As in sysctl(8),
+// whichever of dot and slash comes first is the separator, and the other stands
+// for itself, or for the separator's character within a name: net.ipv4.conf.eth0/1.
+func sysctlPath(name string) string {
+	if i := strings.IndexAny(name, "./"); i < 0 || name[i] == '/' {
+		return name
+	}
+	return strings.Map(func(r rune) rune {
+		switch r {
+		case '.':
+			return '/'
+		case '/':
+			return '.'
+		}
+		return r
+	}, name)
+}
+
+// writeSysctl writes a sysctl of the calling thread's network namespace.
+func writeSysctl(path, value string) error {
+	f, err := os.OpenFile("/proc/sys/"+path, os.O_WRONLY, 0)
+	if err == nil {
+		_, err = f.WriteString(value)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("set the sysctl %s to %q: %w", strings.ReplaceAll(path, "/", "."), value, err)
+	}
+	return nil
+}
