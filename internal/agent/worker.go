@@ -287,6 +287,10 @@ func (w *worker) converge(ctx context.Context, want *plan.Plan, forgotten bool, 
 		w.report.fail(err)
 		return err
 	case want.Empty():
+		if err := w.a.paths.Remove(w.vnet); err != nil { // with no device left, the pins' directory
+			w.report.fail(err)
+			return err
+		}
 		w.report.phase(store.PhaseRemoved)
 		return nil
 	}

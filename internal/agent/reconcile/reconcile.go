@@ -406,3 +406,6 @@ func sortedKeys[V any](m map[string]V) []string {
 	slices.Sort(keys)
 	return keys
 }
+
+// Ops gives all kinds of steps in the order of their execution.
+func Ops() []Op { return slices.Clone(order) }
