@@ -5,8 +5,9 @@ import (
 	"net/netip"
 )
 
-// A pool is split in halves: loopbacks are drawn from the lower one, the
-// subnets of links from the upper one.
+// A pool is split: loopbacks are drawn from its lower half, the subnets of
+// point-to-point links from its third quarter, those of LANs from its fourth. So
+// objects of one kind cannot get in the way of those of another.
 
 // Prefix lengths of automatic subnets. A LAN gets 254 hosts in IPv4, so that one
 // that grows keeps its addresses, and the 64 bits that stateless configuration
@@ -24,20 +25,24 @@ const (
 // family says how one address family is drawn.
 type family struct {
 	pool  netip.Prefix // masked; invalid: not used
-	lower netip.Prefix // loopbacks
-	upper netip.Prefix // links
+	lower netip.Prefix // half of the pool: loopbacks
+	third netip.Prefix // quarter of the pool: point-to-point links
+	last  netip.Prefix // quarter of the pool: LANs
 	p2p   int          // prefix length of a point-to-point link
 	space *space
 }
 
 func newFamily(pool netip.Prefix, p2p int) *family {
 	f := &family{p2p: p2p, space: newSpace()}
-	if !pool.IsValid() || pool.Bits() >= pool.Addr().BitLen() {
+	if !pool.IsValid() || pool.Bits()+2 > pool.Addr().BitLen() {
 		return f
 	}
 	f.pool = pool.Masked()
-	f.lower = netip.PrefixFrom(f.pool.Addr(), pool.Bits()+1)
-	f.upper = netip.PrefixFrom(offset(f.pool.Addr(), 1, f.pool.Addr().BitLen()-pool.Bits()-1), pool.Bits()+1)
+	quarter := func(i uint64) netip.Prefix {
+		bits := pool.Bits() + 2
+		return netip.PrefixFrom(offset(f.pool.Addr(), i, pool.Addr().BitLen()-bits), bits)
+	}
+	f.lower, f.third, f.last = netip.PrefixFrom(f.pool.Addr(), pool.Bits()+1), quarter(2), quarter(3)
 	f.space.want(pool.Addr().BitLen())
 	f.space.want(p2p)
 	return f
@@ -56,7 +61,7 @@ func (f *family) lanBits(ends int) int {
 	if total == 128 {
 		full = lanBitsIPv6
 	}
-	if full >= f.upper.Bits()+lanRoomBits {
+	if full >= f.last.Bits()+lanRoomBits {
 		return min(full, total-need)
 	}
 	return total - need
@@ -79,21 +84,17 @@ func (f *family) loopback(node string) (netip.Addr, bool) {
 	return p.Addr(), true
 }
 
-// subnet draws the subnet of a link, with the given prefix length.
-func (f *family) subnet(link string, bits int) (netip.Prefix, bool) {
-	if bits < f.upper.Bits() {
+// subnet draws the subnet of a link, with the given prefix length, from a part
+// of the pool.
+func (f *family) subnet(from netip.Prefix, link string, bits int) (netip.Prefix, bool) {
+	if bits < from.Bits() {
 		return netip.Prefix{}, false
 	}
-	shift := f.upper.Addr().BitLen() - bits
-	size, first := slots(bits-f.upper.Bits()), uint64(0)
-	if shift >= 64 && size > 1 {
-		// The point-to-point links of a large IPv6 pool all lie in its first /64.
-		size, first = size-1, 1
-	}
+	shift := from.Addr().BitLen() - bits
 	at := func(slot uint64) netip.Prefix {
-		return netip.PrefixFrom(offset(f.upper.Addr(), slot+first, shift), bits)
+		return netip.PrefixFrom(offset(from.Addr(), slot, shift), bits)
 	}
-	slot, ok := drawSlot(size, func(s uint64) bool { return !f.space.overlaps(at(s)) }, "link", link)
+	slot, ok := drawSlot(slots(bits-from.Bits()), func(s uint64) bool { return !f.space.overlaps(at(s)) }, "link", link)
 	if !ok {
 		return netip.Prefix{}, false
 	}

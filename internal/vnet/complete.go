@@ -249,11 +249,11 @@ func (v *VNet) completeAddresses() Errors {
 				if !f.pool.IsValid() {
 					continue
 				}
-				bits := f.p2p
+				from, bits := f.third, f.p2p
 				if l.Type == LAN {
-					bits = f.lanBits(len(l.Endpoints))
+					from, bits = f.last, f.lanBits(len(l.Endpoints))
 				}
-				subnet, ok := f.subnet(l.Name, bits)
+				subnet, ok := f.subnet(from, l.Name, bits)
 				if !ok {
 					full(f, fmt.Sprintf("links[%d]", i), fmt.Sprintf("link %q", l.Name))
 					continue
