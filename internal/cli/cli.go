@@ -108,6 +108,7 @@ starts one in the background when root runs it.`,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
 	root.SuggestionsMinimumDistance = 2
+	cobra.EnableCommandSorting = false // the order of commands says what comes first
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%v; see `%s --help`", err, cmd.CommandPath())
 	})

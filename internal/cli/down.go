@@ -51,7 +51,7 @@ func newDownCommand(env *Env) *cobra.Command {
 				given++
 			}
 			if given != 1 {
-				return usagef("%s needs one of VNET, -f FILE and --all; see `%s --help`", cmd.CommandPath(), cmd.CommandPath())
+				return usagef("%s needs one of VNET, -f FILE and --all; see `%s --help`", verb(cmd), cmd.CommandPath())
 			}
 			return nil
 		},

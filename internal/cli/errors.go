@@ -67,10 +67,15 @@ func exactly(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, given []string) error {
 		switch {
 		case len(given) < len(names):
-			return usagef("%s needs %s; see `%s --help`", cmd.CommandPath(), strings.Join(names[len(given):], " and "), cmd.CommandPath())
+			return usagef("%s needs %s; see `%s --help`", verb(cmd), strings.Join(names[len(given):], " and "), cmd.CommandPath())
 		case len(given) > len(names):
-			return usagef("%s takes no argument %q here; see `%s --help`", cmd.CommandPath(), given[len(names)], cmd.CommandPath())
+			return usagef("%s takes no argument %q here; see `%s --help`", verb(cmd), given[len(names)], cmd.CommandPath())
 		}
 		return nil
 	}
+}
+
+// verb names a command without the program: "link set".
+func verb(cmd *cobra.Command) string {
+	return strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" ")
 }

@@ -31,7 +31,7 @@ func newExecCommand(env *Env) *cobra.Command {
 			"  tar c . | trellis exec abilene/denver -- tar x -C /tmp"),
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usagef("trellis exec needs VNET/NODE and a command; see `trellis exec --help`")
+				return usagef("exec needs VNET/NODE and a command; see `trellis exec --help`")
 			}
 			return nil
 		},

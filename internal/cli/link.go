@@ -22,7 +22,7 @@ func newLinkCommand(env *Env) *cobra.Command {
 		Example: "  trellis link set abilene denver-seattle --rate 10mbit --delay 20ms",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usagef("trellis link knows no %q; it knows `set`", args[0])
+				return usagef("link knows no %q; it knows `set`", args[0])
 			}
 			return nil
 		},

@@ -108,7 +108,7 @@ func jsonToYAML(text []byte) ([]byte, error) {
 }
 
 // table lays out rows in columns two spaces apart. A column whose heading
-// starts with ">" is set flush right.
+// starts with ">" is set flush right; without any heading there is no first line.
 type table struct {
 	head []string
 	rows [][]string
@@ -131,7 +131,11 @@ func (t *table) write(w io.Writer) {
 			width[i] = max(width[i], utf8.RuneCountInString(c))
 		}
 	}
-	for _, row := range append([][]string{head}, t.rows...) {
+	rows := t.rows
+	if strings.Join(head, "") != "" {
+		rows = append([][]string{head}, rows...)
+	}
+	for _, row := range rows {
 		var line strings.Builder
 		for i, c := range row {
 			pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(c))

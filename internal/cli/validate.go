@@ -31,7 +31,7 @@ func newValidateCommand(env *Env) *cobra.Command {
 			"  trellis validate zoo/*.graphml"),
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usagef("trellis validate needs FILE; see `trellis validate --help`")
+				return usagef("validate needs FILE; see `trellis validate --help`")
 			}
 			return nil
 		},

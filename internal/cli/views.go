@@ -291,7 +291,6 @@ func (v *nodeView) table(w io.Writer) {
 	if v.Limits.Disk != 0 {
 		fact("disk", "at most "+size(v.Limits.Disk))
 	}
-	facts.head = nil
 	facts.write(w)
 	if len(v.Services) > 0 {
 		fmt.Fprintln(w)
