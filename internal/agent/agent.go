@@ -10,6 +10,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -46,6 +47,7 @@ type Agent struct {
 	cfg        Config
 	log        *slog.Logger
 	containers *container.Runtime
+	pins       string // the BPF file system
 	paths      *dataplane.Dataplane
 
 	mu      sync.Mutex
@@ -72,7 +74,7 @@ func New(cfg Config) (*Agent, error) {
 		return nil, fmt.Errorf("open the data plane: %w", err)
 	}
 	return &Agent{
-		cfg: cfg, log: cfg.Log, containers: containers, paths: paths,
+		cfg: cfg, log: cfg.Log, containers: containers, pins: pins, paths: paths,
 		workers: map[string]*worker{}, swept: make(chan struct{}),
 	}, nil
 }
@@ -109,6 +111,17 @@ func (a *Agent) Run(ctx context.Context) error {
 		return fmt.Errorf("the watch of this machine's plans has ended: the store is gone")
 	}
 	return nil
+}
+
+// Close lets go of the kernel's facilities. Where no network runs, it takes the
+// data plane away as well, so that an idle service leaves nothing.
+func (a *Agent) Close() error {
+	attached, err := a.paths.Read()
+	err = errors.Join(err, a.paths.Close(), a.containers.Close())
+	if err != nil || len(attached) > 0 {
+		return err
+	}
+	return dataplane.Unmount(a.pins)
 }
 
 // worker gives the VNet's worker, and starts one if there is none.

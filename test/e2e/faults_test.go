@@ -1,0 +1,126 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"trellis/internal/agent/reconcile"
+	"trellis/test/testenv"
+)
+
+// The two networks differ in everything that a step of the reconciler can do:
+// nodes, links, a LAN, rates, MTUs, limits, configuration, routes.
+const (
+	faultsBefore = `name: f
+routing: static
+nodes:
+  a: {exec: ["ip link add name mark type veth"]}
+  b: {}
+  c: {routing: {protocol: ospf, timers: fast}}
+  d: {routing: {protocol: ospf, timers: fast}}
+  gone: {}
+links:
+  - {name: ab, endpoints: [a, b], rate: 100mbit}
+  - {name: cd, endpoints: [c, d]}
+  - {name: bg, endpoints: [b, gone]}
+  - {name: seg, type: lan, endpoints: [a, b, gone]}
+  - {name: old, type: lan, endpoints: [c, d]}
+`
+	faultsAfter = `name: f
+routing: static
+nodes:
+  a: {exec: ["ip link add name mark type veth"], memory: 128MiB}
+  b: {env: {NEW: "1"}}
+  c: {routing: {protocol: ospf, timers: fast}}
+  d: {routing: {protocol: ospf, timers: fast}}
+  e: {}
+links:
+  - {name: ab, endpoints: [a, b], rate: 50mbit}
+  - {name: cd, endpoints: [c, d], mtu: 9000}
+  - {name: cd2, endpoints: [c, d]}
+  - {name: be, endpoints: [b, e]}
+  - {name: seg, type: lan, endpoints: [a, b, e]}
+`
+)
+
+// points are all places where the service can be made to kill itself, each with
+// how often it is passed before: the first time, and later ones.
+func points() []string {
+	var all []string
+	for _, op := range reconcile.Ops() {
+		for _, n := range []int{1, 2} {
+			all = append(all, fmt.Sprintf("agent.%s:%d", op, n))
+		}
+	}
+	return append(all, "agent.done:1", "agent.done:2")
+}
+
+// TestKilledAtEveryStep kills the service at each step on the way from nothing
+// to one network, to another, and back to nothing. After a restart, `up` must
+// converge all the same, and `down` must leave nothing. In every second case
+// the store is lost as well.
+func TestKilledAtEveryStep(t *testing.T) {
+	needFRR(t)
+	before, after := write(t, "before.yaml", faultsBefore), write(t, "after.yaml", faultsAfter)
+	reached := map[string]bool{}
+	for i, point := range points() {
+		t.Run(point, func(t *testing.T) {
+			s := testenv.StartService(t, testenv.Options{Env: []string{"TRELLIS_FAULT=" + point}})
+			for _, args := range [][]string{{"up", before}, {"up", after}, {"down", "f"}} {
+				_, stderr, code := s.Trellis(append(args, "--timeout", "60s")...)
+				if !s.Running() {
+					reached[point] = true
+					break
+				}
+				if code != 0 {
+					t.Fatalf("%v fails and the service lives: %s", args, stderr)
+				}
+			}
+			if s.Running() {
+				t.Skipf("the networks of this test have fewer steps of this kind")
+			}
+			if i%2 == 1 {
+				if err := os.RemoveAll(s.StateDir); err != nil {
+					t.Fatal(err)
+				}
+				s.Restart(testenv.Options{})
+				s.Must("down", "--all")
+				nothingLeft(t, s)
+			} else {
+				s.Restart(testenv.Options{})
+			}
+			s.Must("up", after, "--timeout", "60s")
+			if p := decode[ping](t, s.Must("ping", "f", "--sample", "4", "-o", "json")); p.Pairs == 0 {
+				t.Errorf("ping tried nothing")
+			}
+			for _, pair := range [][2]string{{"a", "b"}, {"a", "e"}, {"e", "a"}, {"c", "d"}} {
+				s.Must("exec", "f/"+pair[0], "--", "ping", "-c1", "-W2", pair[1])
+			}
+			s.Must("down", "f")
+			nothingLeft(t, s)
+		})
+	}
+	for _, op := range reconcile.Ops() {
+		if !reached[fmt.Sprintf("agent.%s:1", op)] {
+			t.Errorf("no network of this test has a step %q", op)
+		}
+	}
+}
+
+// TestKilledClient kills the client at some moments of an `up`; what was
+// admitted goes on, and a second `up` and a `down` end it in order.
+func TestKilledClient(t *testing.T) {
+	s := testenv.StartService(t, testenv.Options{})
+	file := write(t, "before.yaml", faultsBefore)
+	for _, after := range []time.Duration{5, 20, 50, 100, 200, 400} {
+		ctx, cancel := context.WithTimeout(t.Context(), after*time.Millisecond)
+		_ = s.Command(ctx, "up", file).Run() // killed when ctx ends
+		cancel()
+		s.Must("up", file, "--timeout", "60s")
+		s.Must("down", "f")
+		nothingLeft(t, s)
+	}
+}
