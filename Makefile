@@ -36,7 +36,7 @@ build:
 ## install: install the program and its systemd unit below PREFIX (/usr/local)
 install: build
 	install -D -m 755 bin/trellis $(DESTDIR)$(PREFIX)/bin/trellis
-	sed "s|/usr/local/bin/trellis|$(PREFIX)/bin/trellis|g; s|/usr/bin/trellis|$(PREFIX)/bin/trellis|g" packaging/systemd/trellis.service \
+	sed "s|/usr/local/bin/trellis|$(PREFIX)/bin/trellis|g" packaging/systemd/trellis.service \
 		| install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/trellis.service
 
 ## demo: install, build, and bring up the Abilene network

@@ -22,6 +22,9 @@ type echoBatch struct {
 	// reasons says why an open echo failed, where a try has told more than that
 	// nothing came back.
 	reasons map[int]string
+	// srtt and rttvar are the smoothed round-trip time and its variation (RFC
+	// 6298, section 2); 0 before the first reply.
+	srtt, rttvar time.Duration
 }
 
 // echo is one pair's request.
@@ -47,8 +50,6 @@ type pass struct {
 	pending int         // sent, not settled
 	oldest  int         // first sequence number that counts for the window
 	flying  int         // not settled, of oldest and later
-	srtt    time.Duration
-	rttvar  time.Duration
 }
 
 // run sends a request for every open echo and takes the answered ones off the
@@ -110,7 +111,7 @@ func (p *pass) finished(now time.Time) bool {
 // timer of RFC 6298, section 2, between 10 ms and the timeout.
 func (p *pass) patience() time.Duration {
 	if p.srtt == 0 {
-		return min(100*time.Millisecond, p.timeout)
+		return min(50*time.Millisecond, p.timeout)
 	}
 	return min(max(p.srtt+4*p.rttvar, 10*time.Millisecond), p.timeout)
 }
@@ -225,14 +226,14 @@ func (p *pass) settle(seq int, reason string) {
 	}
 }
 
-// learn keeps the smoothed round-trip time (RFC 6298, section 2).
-func (p *pass) learn(rtt time.Duration) {
-	if p.srtt == 0 {
-		p.srtt, p.rttvar = max(rtt, 1), rtt/2
+// learn takes a round-trip time into the smoothed one.
+func (b *echoBatch) learn(rtt time.Duration) {
+	if b.srtt == 0 {
+		b.srtt, b.rttvar = max(rtt, 1), rtt/2
 		return
 	}
-	p.rttvar += ((p.srtt - rtt).Abs() - p.rttvar) / 4
-	p.srtt = max(p.srtt+(rtt-p.srtt)/8, 1)
+	b.rttvar += ((b.srtt - rtt).Abs() - b.rttvar) / 4
+	b.srtt = max(b.srtt+(rtt-b.srtt)/8, 1)
 }
 
 // token returns a random identifier and nonce for one socket's echoes.

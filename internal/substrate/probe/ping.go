@@ -12,7 +12,8 @@ import (
 type Options struct {
 	// Timeout is how long one echo request may go unanswered; 0: a second.
 	Timeout time.Duration
-	// Tries is how many echo requests a pair may lose before it has failed; 0: 3.
+	// Tries is how many echo requests a pair loses at least before it has
+	// failed; 0: 3.
 	Tries int
 	// Parallel bounds the sockets that are open at the same time, one for each
 	// node and family; 0: 256.
@@ -60,11 +61,17 @@ const maxBatch = 1 << 16
 // window is how many requests of one socket may be on their way at once, in
 // the first try and in the following ones: what was lost to a full queue should
 // not meet a full queue again.
-func window(try int) int { return max(64>>(2*try), 4) }
+func window(try int) int {
+	if try == 0 {
+		return 64
+	}
+	return 16
+}
 
 // Ping sends an echo request for every pair, from the one node's loopback to
 // the other's, and repeats what is lost: an ICMP error, a missing route and
-// silence all count as lost until the tries are used up.
+// silence all count as lost until the tries are used up. It goes on beyond them
+// as long as a quarter of what was lost is answered the next time.
 //
 // It calls progress, which may be nil, with the number of pairs that are
 // decided and of all pairs, from one goroutine at a time, at most ten times a
@@ -80,22 +87,28 @@ func Ping(ctx context.Context, nodes []Node, pairs []Pair, o Options, progress f
 		return Result{}, err
 	}
 	meter := newMeter(len(pairs), progress)
-	for try := range o.Tries {
-		last := try == o.Tries-1
+	try, open := 0, len(pairs)
+	for ; open > 0; try++ {
 		if err := each(ctx, batches, o.Parallel, func(b *echoBatch) error {
-			if err := b.run(ctx, window(try), o.Timeout, meter); err != nil {
-				return err
-			}
-			if last {
-				meter.add(len(b.open))
-			}
-			return nil
+			return b.run(ctx, window(try), o.Timeout, meter)
 		}); err != nil {
 			return Result{}, err
 		}
+		before := open
+		open = 0
+		for _, b := range batches {
+			open += len(b.open)
+		}
+		// Narrow links drop what comes too fast: as long as repeating helps, it is
+		// not in vain.
+		if try+1 >= o.Tries && (try == 0 || (before-open)*4 < before) {
+			meter.add(open)
+			try++
+			break
+		}
 	}
 	meter.finish()
-	return collect(pairs, batches, o), nil
+	return collect(pairs, batches, o.Timeout, try), nil
 }
 
 // batch groups the pairs by the socket that sends for them.
@@ -160,7 +173,7 @@ func each(ctx context.Context, batches []*echoBatch, parallel int, f func(*echoB
 }
 
 // collect puts the batches' outcomes into the order of the pairs.
-func collect(pairs []Pair, batches []*echoBatch, o Options) Result {
+func collect(pairs []Pair, batches []*echoBatch, timeout time.Duration, tries int) Result {
 	r := Result{Pairs: len(pairs)}
 	rtts := make([]time.Duration, 0, len(pairs))
 	type lost struct {
@@ -177,7 +190,7 @@ func collect(pairs []Pair, batches []*echoBatch, o Options) Result {
 		for _, i := range b.open {
 			reason := b.reasons[i]
 			if reason == "" {
-				reason = fmt.Sprintf("no reply within %v, %d tries", o.Timeout, o.Tries)
+				reason = fmt.Sprintf("no reply within %v, %d tries", timeout, tries)
 			}
 			all = append(all, lost{b.echoes[i].pair, reason})
 		}
