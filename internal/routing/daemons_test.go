@@ -41,10 +41,7 @@ func TestDaemonsConverge(t *testing.T) {
 				d.Nodes[i].Routing = vnet.Routing{Daemon: c.daemons[i%len(c.daemons)]}
 			}
 			v := d.complete(t)
-			configs, err := Generate(v)
-			if err != nil {
-				t.Fatal(err)
-			}
+			configs := generate(t, v)
 			l := newLab(t, v)
 			began := time.Now()
 			l.start(configs)
@@ -53,14 +50,35 @@ func TestDaemonsConverge(t *testing.T) {
 	}
 }
 
+// TestLANConverges puts four routers on one segment, of both daemons where the
+// protocol has both: OSPF and IS-IS elect a designated router there.
+func TestLANConverges(t *testing.T) {
+	for _, c := range []struct {
+		protocol vnet.Protocol
+		second   vnet.Daemon
+	}{{vnet.OSPF, vnet.BIRD}, {vnet.ISIS, vnet.FRR}, {vnet.BGP, vnet.BIRD}, {vnet.RIP, vnet.BIRD}} {
+		t.Run(string(c.protocol), func(t *testing.T) {
+			needDaemon(t, frrBin+"zebra")
+			needDaemon(t, birdBin)
+			t.Parallel()
+			d := describe(vnet.Routing{Protocol: c.protocol, Daemon: vnet.FRR, Timers: vnet.TimersFast})
+			d.link(vnet.LAN, "r1", "r2", "r3", "r4")
+			d.link(vnet.PointToPoint, "r4", "r5")
+			d.Node("r2").Routing.Daemon = c.second
+			v := d.complete(t)
+			l := newLab(t, v)
+			began := time.Now()
+			l.start(generate(t, v))
+			t.Logf("converged %v after the start of the daemons", l.converge(began, 40*time.Second).Round(10*time.Millisecond))
+		})
+	}
+}
+
 // TestAbileneConverges runs the eleven nodes of the backbone under OSPF.
 func TestAbileneConverges(t *testing.T) {
 	needDaemon(t, frrBin+"zebra")
 	v := describe(vnet.Routing{Protocol: vnet.OSPF, Daemon: vnet.FRR, Timers: vnet.TimersFast}, abilene...).complete(t)
-	configs, err := Generate(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	configs := generate(t, v)
 	l := newLab(t, v)
 	began := time.Now()
 	l.start(configs)

@@ -1,7 +1,9 @@
 package routing
 
 import (
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"trellis/internal/vnet"
@@ -22,6 +24,7 @@ const (
 	frrOwn     = frrEtc + "frr.conf"   // replaces the generated configuration
 	frrExtra   = frrEtc + "extra.conf" // is added to it
 	frrDaemons = frrEtc + "daemons"    // names further daemons to start
+	// A file /etc/frr/DAEMON.conf replaces that daemon's and has it started.
 )
 
 // frr configures FRR for a router: one configuration file and one process for
@@ -30,23 +33,23 @@ const (
 // was restarted, without vtysh.
 func frr(r *router, s network) (Daemons, error) {
 	confs := frrGenerated(r, s)
-	if own, ok := userFile(r.Node, frrOwn); ok {
-		confs = splitIntegrated(own, confs)
-	}
-	if extra, ok := userFile(r.Node, frrExtra); ok {
-		for daemon, list := range splitIntegrated(extra, confs) {
-			confs[daemon] = append(confs[daemon], list...)
+	for _, daemon := range frrNamed(r.Node) {
+		if _, ok := confs[daemon]; !ok {
+			confs[daemon] = nil
 		}
 	}
-	if text, ok := userFile(r.Node, frrDaemons); ok {
-		for _, daemon := range enabledDaemons(text) {
-			if _, ok := confs[daemon]; !ok {
-				confs[daemon] = nil
-			}
+	if own, ok := userFile(r.Node, frrOwn); ok {
+		base := append(frrNamed(r.Node), "zebra")
+		confs = splitIntegrated(own, base)
+	}
+	if extra, ok := userFile(r.Node, frrExtra); ok {
+		for daemon, list := range splitIntegrated(extra, slices.Collect(maps.Keys(confs))) {
+			confs[daemon] = joinStanzas(append(confs[daemon], list...))
 		}
 	}
 	// FRR makes /run/frr itself, and cannot use one that belongs to root.
 	d := Daemons{Kind: vnet.FRR}
+	limit := fdLimit(r)
 	for _, daemon := range frrOrder {
 		list, ok := confs[daemon]
 		if !ok {
@@ -54,7 +57,7 @@ func frr(r *router, s network) (Daemons, error) {
 		}
 		name := frrEtc + daemon + ".conf"
 		d.addFile(r.Node, name, append([]byte(header), renderStanzas(list)...))
-		d.Services = append(d.Services, frrService(daemon, name))
+		d.Services = append(d.Services, frrService(daemon, name, limit))
 	}
 	// Without an integrated file vtysh writes what it saves to the daemons' own.
 	d.addFile(r.Node, frrEtc+"vtysh.conf", []byte("no service integrated-vtysh-config\n"))
@@ -71,18 +74,23 @@ var frrOrder = []string{
 	"bfdd", "pimd", "pim6d", "ldpd", "nhrpd", "eigrpd", "babeld", "pbrd", "fabricd", "vrrpd", "pathd",
 }
 
+// mallocTunables keep a daemon's heap small: one arena for all threads, no
+// cache a thread, no slack at the top. Together with the limit on descriptors
+// they save 4 MiB of the 16 that zebra, ospfd and ospf6d take (docs/routing.md).
+const mallocTunables = "GLIBC_TUNABLES=glibc.malloc.arena_max=1:glibc.malloc.tcache_count=0:" +
+	"glibc.malloc.top_pad=0:glibc.malloc.trim_threshold=4096"
+
 // frrService gives the process of one daemon.
-func frrService(daemon, conf string) Service {
+func frrService(daemon, conf string, fds int) Service {
 	s := Service{
 		Name: daemon,
 		Argv: []string{
 			frrBin + daemon, "-f", conf, "-u", frrUser, "-g", frrUser,
 			"-P", "0", // no TCP port; vtysh uses the socket
 			"--log", "stdout", "--log-level", "warnings",
-			"--limit-fds", "1024",
+			"--limit-fds", strconv.Itoa(fds),
 		},
-		// One malloc arena: FRR's threads allocate little.
-		Env: []string{"MALLOC_ARENA_MAX=1"},
+		Env: []string{mallocTunables},
 	}
 	if daemon == "zebra" {
 		// Keep the routes while zebra restarts, and take them over afterwards; a
@@ -92,6 +100,17 @@ func frrService(daemon, conf string) Service {
 		s.After = frrSocket
 	}
 	return s
+}
+
+// fdLimit gives the number of descriptors that a daemon may open. Each thread
+// of a daemon has arrays of that size. There are few steps, since another limit
+// means another process.
+func fdLimit(r *router) int {
+	const few, many = 256, 8192
+	if 64+4*(len(r.ports)+len(r.sessions())) <= few {
+		return few
+	}
+	return many
 }
 
 // addFile adds a generated file, unless the user supplies it.
@@ -110,65 +129,18 @@ func userFile(n *vnet.Node, path string) (string, bool) {
 	return string(n.Files[i].Content), true
 }
 
-// splitIntegrated deals an integrated FRR configuration out to the daemons:
-// those in base, and those that its router blocks and static routes name. A
-// router block goes to its daemon alone; everything else goes to all, since a
-// daemon passes over what it does not know with a warning.
-func splitIntegrated(text string, base map[string][]*stanza) map[string][]*stanza {
-	confs := map[string][]*stanza{}
-	for daemon := range base {
-		confs[daemon] = nil
-	}
-	list := parseStanzas(text)
-	for _, s := range list {
-		if daemon := ownerOf(s.line); daemon != "" {
-			confs[daemon] = nil
-		}
-	}
-	for _, s := range list {
-		owner := ownerOf(s.line)
-		for daemon := range confs {
-			if owner == "" || owner == daemon {
-				confs[daemon] = append(confs[daemon], s)
-			}
-		}
-	}
-	return confs
-}
-
-// ownerOf gives the one daemon that a top-level line is for; "" if there may be
-// several.
-func ownerOf(line string) string {
-	for _, o := range []struct{ prefix, daemon string }{
-		{"router ospf6", "ospf6d"},
-		{"router ospf", "ospfd"},
-		{"router isis", "isisd"},
-		{"router bgp", "bgpd"},
-		{"router ripng", "ripngd"},
-		{"router rip", "ripd"},
-		{"router eigrp", "eigrpd"},
-		{"router babel", "babeld"},
-		{"router openfabric", "fabricd"},
-		{"ip route ", "staticd"},
-		{"ipv6 route ", "staticd"},
-		{"bfd", "bfdd"},
-		{"mpls ldp", "ldpd"},
-	} {
-		if rest, ok := strings.CutPrefix(line, o.prefix); ok &&
-			(strings.HasSuffix(o.prefix, " ") || rest == "" || rest[0] == ' ') {
-			return o.daemon
-		}
-	}
-	return ""
-}
-
-// enabledDaemons reads the lines DAEMON=yes of Debian's /etc/frr/daemons.
-func enabledDaemons(text string) []string {
+// frrNamed lists the daemons that the user's files ask for: those that
+// /etc/frr/daemons enables with a line NAME=yes, as Debian has it, and those with
+// a configuration file of their own.
+func frrNamed(n *vnet.Node) []string {
 	var names []string
-	for line := range strings.Lines(text) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-		if strings.TrimSpace(value) == "yes" && slices.Contains(frrOrder, name) {
-			names = append(names, name)
+	text, _ := userFile(n, frrDaemons) // no file enables nothing
+	lines := strings.Split(text, "\n")
+	for _, daemon := range frrOrder {
+		_, own := userFile(n, frrEtc+daemon+".conf")
+		enabled := slices.ContainsFunc(lines, func(line string) bool { return strings.TrimSpace(line) == daemon+"=yes" })
+		if own || enabled {
+			names = append(names, daemon)
 		}
 	}
 	return names
@@ -178,17 +150,12 @@ func enabledDaemons(text string) []string {
 // router needs.
 func frrGenerated(r *router, s network) map[string][]*stanza {
 	confs := map[string][]*stanza{}
-	conf := func(daemon string) block {
-		list := new([]*stanza)
-		b := block{list}
-		b.add("hostname %s", r.Name)
-		return b
-	}
-	keep := func(daemon string, b block) { confs[daemon] = *b.list }
 	start := func(daemon string, write func(block)) {
-		b := conf(daemon)
+		var list []*stanza
+		b := block{&list}
+		b.add("hostname %s", r.Name)
 		write(b)
-		keep(daemon, b)
+		confs[daemon] = list
 	}
 	start("zebra", func(block) {})
 	v4, v6 := r.uses(ipv4), r.uses(ipv6)

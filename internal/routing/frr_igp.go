@@ -236,14 +236,17 @@ func frrRIP(b block, r *router, f family) {
 			o.add("passive-interface %s", p.Name)
 		}
 		if c := p.cost(ripCost, ripInfinity); c > 1 {
-			o.add("offset-list any in %d %s", c-1, p.Name)
+			o.add("offset-list %s in %d %s", offsetList, c-1, p.Name)
 			dear = true
 		}
 	}
 	if dear {
-		b.add("%s any seq 5 permit any", access)
+		b.add("%s %s seq 5 permit any", access, offsetList)
 	}
 }
+
+// offsetList names the access list of all routes, which RIP's offsets are for.
+const offsetList = "any"
 
 // ripInfinity is the metric of what cannot be reached.
 const ripInfinity = 16

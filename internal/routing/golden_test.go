@@ -2,6 +2,8 @@ package routing
 
 import (
 	"flag"
+	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -43,14 +45,28 @@ func nameOf(r vnet.Routing) string {
 }
 
 // sample describes a small network with one of everything: a point-to-point
-// link with a cost, a LAN with a host, a link to a host alone, and a link without
-// IPv6.
+// link with a cost, one without IPv6, a LAN with a host, and a link to a host
+// alone.
 func sample(r vnet.Routing) *described {
 	d := describe(r, "a-b", "a-c")
 	d.Links[0].Endpoints[0].Cost = 7
 	d.link(vnet.LAN, "a", "b", "c", "host").Name = "lan"
 	d.link(vnet.PointToPoint, "a", "host").Name = "stub"
 	d.Node("host").Routing.Protocol = vnet.None
+	for i := range d.Nodes {
+		n := &d.Nodes[i]
+		n.ASN = uint32(65001 + i)
+		n.Loopbacks = []netip.Addr{netip.AddrFrom4([4]byte{10, 255, 0, byte(i + 1)}), netip.MustParseAddr(fmt.Sprintf("fd00:ff::%d", i+1))}
+	}
+	for i := range d.Links {
+		for j := range d.Links[i].Endpoints {
+			e := &d.Links[i].Endpoints[j]
+			e.Addrs = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i + 1), byte(j + 1)}), 24)}
+			if i != 1 {
+				e.Addrs = append(e.Addrs, netip.MustParsePrefix(fmt.Sprintf("fd00:%d::%d/64", i+1, j+1)))
+			}
+		}
+	}
 	return d
 }
 

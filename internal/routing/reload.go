@@ -82,7 +82,7 @@ func serviceOf(file string) string {
 
 // frr plans the change of one FRR daemon through vtysh.
 func (p *ReloadPlan) frr(daemon string, old, new []*stanza) {
-	if !slices.Equal(identity(old), identity(new)) {
+	if !slices.Equal(fixed(old), fixed(new)) {
 		p.Restart = append(p.Restart, daemon)
 		return
 	}
@@ -94,22 +94,43 @@ func (p *ReloadPlan) frr(daemon string, old, new []*stanza) {
 	}
 }
 
-// identity gives the lines that say who the router is. FRR takes a change of
-// these only by dropping every adjacency, or not at all before a restart.
-func identity(list []*stanza) []string {
+// fixed gives the lines that a daemon must be restarted for. Some say who the
+// router is, which FRR changes only by dropping every adjacency, or not at all.
+// The others come from the user's files and may be another daemon's, which vtysh
+// would fail on.
+func fixed(list []*stanza) []string {
 	var lines []string
 	for _, s := range list {
-		if !strings.HasPrefix(s.line, "router ") {
-			continue
-		}
-		lines = append(lines, s.line)
-		for _, t := range s.body {
-			if strings.Contains(t.line, "router-id ") || strings.HasPrefix(t.line, "net ") {
-				lines = append(lines, t.line)
+		switch {
+		case strings.HasPrefix(s.line, "router "):
+			lines = append(lines, s.line)
+			for _, b := range s.body {
+				if strings.Contains(b.line, "router-id ") || strings.HasPrefix(b.line, "net ") {
+					lines = append(lines, b.line)
+				}
 			}
+		case strings.HasPrefix(s.line, "interface "):
+			for _, b := range s.body {
+				if interfaceOwner(b.line) == "" {
+					lines = append(lines, s.line, b.line)
+				}
+			}
+		case ownerOf(s.line) == "" && !generatedLine(s.line):
+			lines = append(lines, string(renderStanzas([]*stanza{s})))
 		}
 	}
 	return lines
+}
+
+// generatedLine reports whether a top-level line without an owner is one of
+// those that Generate writes.
+func generatedLine(line string) bool {
+	for _, prefix := range []string{"hostname ", "access-list " + offsetList + " ", "ipv6 access-list " + offsetList + " "} {
+		if strings.HasPrefix(line, prefix) {
+			return true
+		}
+	}
+	return false
 }
 
 // difference turns two lists of stanzas into the commands between them.

@@ -59,8 +59,7 @@ func closing(line string) string {
 
 // parseStanzas reads FRR configuration. Indentation decides what belongs to
 // what, as in everything that FRR itself writes; comments and the commands that
-// only close a context are dropped, and contexts that are opened again are
-// joined.
+// only close a context are dropped.
 func parseStanzas(text string) []*stanza {
 	root := &stanza{}
 	type level struct {
@@ -70,21 +69,41 @@ func parseStanzas(text string) []*stanza {
 	stack := []level{{-1, root}}
 	for raw := range strings.Lines(text) {
 		line := strings.TrimSpace(raw)
-		if line == "" || line[0] == '!' || line[0] == '#' ||
-			line == "exit" || line == "exit-address-family" || line == "end" {
+		if line == "" || line[0] == '!' || line[0] == '#' || line == "end" ||
+			line == "exit" || strings.HasPrefix(line, "exit-") {
 			continue
 		}
 		indent := len(raw) - len(strings.TrimLeft(raw, " \t"))
 		for stack[len(stack)-1].indent >= indent {
 			stack = stack[:len(stack)-1]
 		}
+		s := &stanza{line: line}
 		parent := stack[len(stack)-1].s
-		at := slices.IndexFunc(parent.body, func(s *stanza) bool { return s.line == line })
-		if at < 0 {
-			at = len(parent.body)
-			parent.body = append(parent.body, &stanza{line: line})
-		}
-		stack = append(stack, level{indent, parent.body[at]})
+		parent.body = append(parent.body, s)
+		stack = append(stack, level{indent, s})
 	}
-	return root.body
+	return joinStanzas(root.body)
+}
+
+// joinStanzas joins the contexts of a list that are opened more than once, where
+// they are first.
+func joinStanzas(list []*stanza) []*stanza {
+	first := map[string]*stanza{}
+	var joined []*stanza
+	for _, s := range list {
+		if len(s.body) == 0 {
+			joined = append(joined, s)
+			continue
+		}
+		if was, ok := first[s.line]; ok {
+			was.body = append(was.body, s.body...)
+			continue
+		}
+		first[s.line] = &stanza{line: s.line, body: slices.Clone(s.body)}
+		joined = append(joined, first[s.line])
+	}
+	for _, s := range first {
+		s.body = joinStanzas(s.body)
+	}
+	return joined
 }

@@ -53,7 +53,7 @@ func staticRoutes(v *vnet.VNet) (map[string][]Route, error) {
 	}
 	routes := make(map[string][]Route, len(sources))
 	for _, s := range sources {
-		var list []Route
+		list := make([]Route, 0, len(tables[0].destinations)+len(tables[1].destinations))
 		for _, t := range tables {
 			list = t.routes(s, list)
 		}
