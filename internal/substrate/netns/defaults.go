@@ -4,12 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"maps"
 )
 
 // defaults are the sysctls of every node. Those under conf/default are what
@@ -37,6 +36,7 @@ var defaults = map[string]string{
 	// Removing our address, or taking an interface down and up, spares the others.
 	"net/ipv4/conf/all/promote_secondaries":     "1",
 	"net/ipv4/conf/default/promote_secondaries": "1",
+	"net/ipv6/conf/all/keep_addr_on_down":       "1",
 	"net/ipv6/conf/default/keep_addr_on_down":   "1",
 }
 
@@ -50,7 +50,7 @@ func (n *NS) Defaults(sysctls map[string]string) error {
 	user := make(map[string]string, len(sysctls))
 	for name, value := range sysctls {
 		path := sysctlPath(name)
-		if !strings.HasPrefix(path, "net/") || !filepath.IsLocal(path) {
+		if !strings.HasPrefix(path, "net/") || path != filepath.Clean(path) {
 			return fmt.Errorf("sysctl %s: only net.* can be set for a node", name)
 		}
 		user[path] = value
