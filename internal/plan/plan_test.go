@@ -1,0 +1,197 @@
+package plan
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"reflect"
+	"testing"
+
+	"trellis/internal/routing"
+	"trellis/internal/vnet"
+)
+
+// network completes a description, as a reader would.
+func network(t *testing.T, v *vnet.VNet) *vnet.VNet {
+	t.Helper()
+	if err := v.Complete(); err != nil {
+		t.Fatal(err)
+	}
+	if err := v.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func node(name string, p vnet.Protocol) vnet.Node {
+	return vnet.Node{Name: name, Routing: vnet.Routing{Protocol: p}}
+}
+
+func link(kind vnet.LinkType, nodes ...string) vnet.Link {
+	l := vnet.Link{Type: kind}
+	for _, n := range nodes {
+		l.Endpoints = append(l.Endpoints, vnet.Interface{Node: n})
+	}
+	return l
+}
+
+var grant = Allocation{Instance: "test", Host: "h", IDBase: 1 << 28, Generation: 3}
+
+func compile(t *testing.T, v *vnet.VNet) *Plan {
+	t.Helper()
+	p, err := Compile(v, grant)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestShapesFollowTheFrames checks on which side of a link each rate lands: on
+// a point-to-point link what one end sends is shaped at the other's port; on a
+// LAN each port has both.
+func TestShapesFollowTheFrames(t *testing.T) {
+	v := &vnet.VNet{Name: "v", Nodes: []vnet.Node{node("a", vnet.None), node("b", vnet.None)}}
+	p2p, lan := link(vnet.PointToPoint, "a", "b"), link(vnet.LAN, "a", "b")
+	p2p.Endpoints[0].Tx.Rate, p2p.Endpoints[1].Tx.Rate = 1000, 2000
+	lan.Endpoints[0].Tx.Rate, lan.Endpoints[0].Rx.Rate = 3000, 4000
+	v.Links = []vnet.Link{p2p, lan}
+	p := compile(t, network(t, v))
+	a, b := p.Nodes[0].Ports, p.Nodes[1].Ports
+	for _, c := range []struct {
+		what      string
+		got, want uint64
+	}{
+		{"into a", a[0].Egress.Rate, 2000},
+		{"into b", b[0].Egress.Rate, 1000},
+		{"out of a, point to point", a[0].Ingress.Rate, 0},
+		{"from the LAN into a", a[1].Egress.Rate, 4000},
+		{"from a into the LAN", a[1].Ingress.Rate, 3000},
+		{"from the LAN into b", b[1].Egress.Rate, 0},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s: %d bit/s, want %d", c.what, c.got, c.want)
+		}
+	}
+	if p.Joints[0].A != a[0].Device || p.Joints[0].B != b[0].Device {
+		t.Errorf("the joint %+v does not join %s and %s", p.Joints[0], a[0].Device, b[0].Device)
+	}
+	if got, want := p.LANs[0].Ports, []string{a[1].Device, b[1].Device}; !reflect.DeepEqual(got, want) {
+		t.Errorf("ports of the LAN: %v, want %v", got, want)
+	}
+}
+
+// TestDestinations checks who waits for routes to whom.
+func TestDestinations(t *testing.T) {
+	down := link(vnet.PointToPoint, "c", "d")
+	down.Down = true
+	v := network(t, &vnet.VNet{
+		Name: "v",
+		Nodes: []vnet.Node{
+			node("a", vnet.OSPF), node("b", vnet.OSPF), node("c", vnet.Static), node("d", vnet.Static),
+			node("e", vnet.Static), node("h", vnet.None), node("lonely", vnet.OSPF),
+		},
+		Links: []vnet.Link{
+			link(vnet.PointToPoint, "a", "b"), link(vnet.PointToPoint, "b", "c"), down,
+			link(vnet.LAN, "d", "e", "h"), link(vnet.PointToPoint, "h", "lonely"),
+		},
+	})
+	p := compile(t, v)
+	got := map[string]int{}
+	for _, n := range p.Nodes {
+		got[n.Name] = n.Component
+	}
+	want := map[string]int{"a": 0, "b": 0, "c": -1, "d": 1, "e": 1, "h": -1, "lonely": -1}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("components %v, want %v", got, want)
+	}
+	if len(p.Destinations) != 2 || len(p.Destinations[0]) != 4 || len(p.Destinations[1]) != 4 {
+		t.Errorf("destinations %v: want both loopbacks of a and b, and of d and e", p.Destinations)
+	}
+}
+
+// TestCompileIsDeterministic compiles the same network twice.
+func TestCompileIsDeterministic(t *testing.T) {
+	make := func() *Plan {
+		v := &vnet.VNet{Name: "ring"}
+		for i := range 30 {
+			v.Nodes = append(v.Nodes, node(fmt.Sprintf("n%d", i), vnet.Static))
+			v.Links = append(v.Links, link(vnet.PointToPoint, fmt.Sprintf("n%d", i), fmt.Sprintf("n%d", (i+1)%30)))
+		}
+		return compile(t, network(t, v))
+	}
+	if a, b := make(), make(); !reflect.DeepEqual(a, b) {
+		t.Error("two compilations of one network differ")
+	}
+}
+
+// TestRouteTable takes random routes through the compact form and back.
+func TestRouteTable(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 7))
+	names := []string{"a", "b", "c"}
+	configs := map[string]routing.Config{}
+	for _, n := range names {
+		var routes []routing.Route
+		for i := range 300 {
+			if rng.IntN(3) == 0 {
+				continue
+			}
+			r := routing.Route{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 32)}
+			for h := range 1 + rng.IntN(3) {
+				r.Hops = append(r.Hops, routing.NextHop{
+					Gateway: netip.AddrFrom4([4]byte{192, 0, 2, byte(rng.IntN(200))}), Interface: fmt.Sprintf("eth%d", h),
+				})
+			}
+			routes = append(routes, r)
+		}
+		configs[n] = routing.Config{Routes: routes}
+	}
+	prefixes, tables := compactRoutes(names, configs)
+	for _, n := range names {
+		got, err := tables[n].Expand(prefixes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[netip.Prefix][]routing.NextHop{}
+		for _, r := range configs[n].Routes {
+			want[r.Prefix] = r.Hops
+		}
+		for _, r := range got {
+			if !reflect.DeepEqual(want[r.Prefix], r.Hops) {
+				t.Errorf("%s: route to %s by %v, want %v", n, r.Prefix, r.Hops, want[r.Prefix])
+			}
+			delete(want, r.Prefix)
+		}
+		if len(want) > 0 {
+			t.Errorf("%s: %d routes are lost", n, len(want))
+		}
+	}
+	broken := tables["a"]
+	broken.Via = broken.Via[:len(broken.Via)/2]
+	if _, err := broken.Expand(prefixes); err == nil {
+		t.Error("half a table is taken for a whole one")
+	}
+	broken.Via = append([]byte{200, 1}, tables["a"].Via...)
+	if _, err := broken.Expand(prefixes); err == nil {
+		t.Error("a group that is not there is taken for one")
+	}
+}
+
+// TestDeviceNames checks that names fit the kernel and keep owners apart.
+func TestDeviceNames(t *testing.T) {
+	seen := map[string]string{}
+	for _, instance := range []string{"trellis", "other"} {
+		for _, v := range []string{"v", "w"} {
+			for i := range 2000 {
+				object := fmt.Sprintf("node%d:eth1", i)
+				name := DeviceName(PortDevice, instance, v, object)
+				if len(name) > maxDeviceName {
+					t.Fatalf("%q is too long for a device", name)
+				}
+				if other, ok := seen[name]; ok {
+					t.Fatalf("%s of %s/%s and %s have one name", object, instance, v, other)
+				}
+				seen[name] = instance + "/" + v + "/" + object
+			}
+		}
+	}
+}
