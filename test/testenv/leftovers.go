@@ -163,7 +163,8 @@ func (s *Service) files() (files, pins []string, err error) {
 			switch {
 			case path == top || path == s.pins():
 			case strings.HasPrefix(path, s.pins()+"/"):
-				if !d.IsDir() {
+				// The kernel puts two files of its own into every bpffs.
+				if !d.IsDir() && !strings.HasSuffix(path, ".debug") {
 					pins = append(pins, name)
 				}
 			case d.IsDir() && d.Name() == "member": // etcd's

@@ -254,7 +254,12 @@ func (s *Service) end() {
 		s.t.Log(s.tail())
 	}
 	defer sweep(s.t, s.dir, s.Instance)
+	// What was put into its environment, a fault for instance, is not for the end.
+	if s.Running() && len(s.options.Env) > 0 {
+		s.Kill9()
+	}
 	if !s.Running() {
+		s.options.Env = nil
 		s.start()
 	}
 	if _, stderr, code := s.Trellis("down", "--all"); code != 0 {
