@@ -17,7 +17,7 @@ func TestMany(t *testing.T) {
 	if err != nil {
 		t.Skip("set TRELLIS_MANY to a number of nodes")
 	}
-	r := testRuntime(t, Config{Runtime: os.Getenv("TRELLIS_RUNTIME")})
+	r := newRuntime(t, Config{Runtime: os.Getenv("TRELLIS_RUNTIME"), RunDir: t.TempDir(), StateDir: t.TempDir(), Instance: "many"})
 	ids := make([]ID, n)
 	cpu := func() time.Duration {
 		var self, kids syscall.Rusage

@@ -81,7 +81,16 @@ func (r *Runtime) exec(ctx context.Context, id ID, e ExecSpec) (*Process, error)
 	}
 	defer done()
 	p.cmd = cmd
-	if err := r.stage.do(func() error { return p.start(e) }); err != nil {
+	if err := r.stage.do(func() error {
+		if !r.oci.hideCgroups {
+			// runc goes to where the root file system was at the start, although
+			// nothing needs to be there.
+			if err := os.MkdirAll(filepath.Join(siteOf(id), "root"), 0o711); err != nil {
+				return err
+			}
+		}
+		return p.start(e)
+	}); err != nil {
 		return nil, errors.Join(err, os.Remove(base+".json"))
 	}
 	return p, nil

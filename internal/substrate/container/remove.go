@@ -96,6 +96,11 @@ func (r *Runtime) destroy(ctx context.Context, id ID) error {
 	if err := os.RemoveAll(filepath.Join(r.cfg.RunDir, "oci", ociID(id))); err != nil {
 		return err
 	}
+	if !r.oci.hideCgroups { // see exec
+		if err := r.stage.do(func() error { return dismantle(siteOf(id)) }); err != nil {
+			return err
+		}
+	}
 	fault.Point("container/nostate")
 	return removeDir(r.nodeDir(id))
 }

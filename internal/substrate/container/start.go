@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -61,7 +62,9 @@ func (r *Runtime) start(ctx context.Context, s Spec) (*Held, error) {
 	h, err := r.build(ctx, &s, img)
 	if err != nil {
 		// The caller's context may be what ended it; cleaning up is not optional.
-		return nil, errors.Join(err, r.removeLocked(context.WithoutCancel(ctx), s.ID))
+		err = errors.Join(err, r.removeLocked(context.WithoutCancel(ctx), s.ID))
+		r.sweepParents()
+		return nil, err
 	}
 	return h, nil
 }
@@ -75,6 +78,17 @@ func (s *Spec) check() error {
 	}
 	if s.IDBase < idCount || s.IDBase > 1<<32-1-idCount {
 		return fmt.Errorf("first id %d: want %d to %d", s.IDBase, idCount, uint32(1<<32-1-idCount))
+	}
+	system := []string{"/proc", "/sys", "/dev", ownDir}
+	if s.Image == hostImage || s.Image == "" {
+		system = append(system, "/usr", "/bin", "/sbin", "/lib", "/lib64")
+	}
+	for _, f := range s.Files {
+		for _, dir := range system {
+			if clean := path.Clean(f.Path); clean == dir || strings.HasPrefix(clean, dir+"/") {
+				return fmt.Errorf("file %s: nothing can be placed under %s of this image", f.Path, dir)
+			}
+		}
 	}
 	return checkServices(s.Services)
 }
@@ -212,7 +226,7 @@ func groupOf(id ID) string { return id.VNet + "/" + id.Node }
 // assemble puts the node's file system together and runs the runtime on it.
 // What it mounts it takes away again: the container has its own view by then.
 func (r *Runtime) assemble(ctx context.Context, s *Spec, c *record, img *image.Image, run *exec.Cmd) (err error) {
-	site := inStage("nodes", ociID(s.ID))
+	site := siteOf(s.ID)
 	if err := os.Mkdir(site, 0o711); err != nil {
 		return err
 	}
@@ -238,23 +252,26 @@ func (r *Runtime) assemble(ctx context.Context, s *Spec, c *record, img *image.I
 	return r.runOCI(ctx, run)
 }
 
+// siteOf is where in the stage a node is put together.
+func siteOf(id ID) string { return inStage("nodes", ociID(id)) }
+
 // dismantle takes away what mountRoot made, or a part of it.
 func dismantle(site string) error {
 	var errs []error
-	for _, dir := range []string{"root", "disk"} {
+	for _, dir := range []string{"root", "disk", "base", "image"} {
 		dir = filepath.Join(site, dir)
-		// Detaching takes along what is mounted below.
 		err := unix.Unmount(dir, unix.MNT_DETACH)
 		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 			errs = append(errs, fmt.Errorf("unmount %s: %w", dir, err))
 		}
 		errs = append(errs, ignoreMissing(unix.Rmdir(dir)))
 	}
-	return errors.Join(append(errs, os.Remove(site))...)
+	return errors.Join(append(errs, ignoreMissing(unix.Rmdir(site)))...)
 }
 
 // mountRoot mounts, in site, the node's writable tmpfs on disk, and on root the
-// overlay of it and the image. Nobody in the node may enter disk.
+// overlay of it and the image. Nobody in the node may enter disk. The layers of
+// the overlay are seen on base and image, with the node's ids.
 func (r *Runtime) mountRoot(site string, s *Spec, c *record, img *image.Image) error {
 	options := "mode=0700"
 	if size := max(s.Limits.Disk, 0); size > 0 {
@@ -263,7 +280,8 @@ func (r *Runtime) mountRoot(site string, s *Spec, c *record, img *image.Image) e
 	}
 	const flags = unix.MS_NOSUID | unix.MS_NODEV
 	disk, root := filepath.Join(site, "disk"), filepath.Join(site, "root")
-	for _, d := range []string{disk, root} {
+	base, image := filepath.Join(site, "base"), filepath.Join(site, "image")
+	for _, d := range []string{disk, root, base, image} {
 		if err := mkdirMode(d, 0o755); err != nil {
 			return err
 		}
@@ -277,8 +295,7 @@ func (r *Runtime) mountRoot(site string, s *Spec, c *record, img *image.Image) e
 	}
 	c.Disk = st.Dev
 	upper, work := filepath.Join(disk, "upper"), filepath.Join(disk, "work")
-	base, image := filepath.Join(disk, "base"), filepath.Join(disk, "image")
-	for _, d := range []string{upper, work, base, image} {
+	for _, d := range []string{upper, work} {
 		if err := mkdirMode(d, 0o755); err != nil {
 			return err
 		}
