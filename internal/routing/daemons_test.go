@@ -11,6 +11,7 @@ import (
 // by side, on a ring of four nodes: every kernel must learn every loopback in
 // both families.
 func TestDaemonsConverge(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		protocol vnet.Protocol
 		daemons  []vnet.Daemon // of the nodes in turn
@@ -53,6 +54,7 @@ func TestDaemonsConverge(t *testing.T) {
 // TestLANConverges puts four routers on one segment, of both daemons where the
 // protocol has both: OSPF and IS-IS elect a designated router there.
 func TestLANConverges(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		protocol vnet.Protocol
 		second   vnet.Daemon

@@ -85,7 +85,7 @@ func newLab(t *testing.T, v *vnet.VNet) *lab {
 	for i := range v.Links {
 		if v.Links[i].Type == vnet.LAN {
 			l.run("ip", "netns", "add", l.tag+"lan"+strconv.Itoa(i))
-			l.run("ip", "-n", l.tag+"lan"+strconv.Itoa(i), "link", "add", "br", "up", "type", "bridge", "stp_state", "0")
+			l.run("ip", "-n", l.tag+"lan"+strconv.Itoa(i), "link", "add", "name", "br", "up", "type", "bridge", "stp_state", "0")
 		}
 	}
 	for i := range v.Nodes {

@@ -18,6 +18,7 @@ import (
 // must stay in the kernel all the while, the network must converge again, and FRR
 // must end with the very configuration that a fresh start would give it.
 func TestReloadKeepsSessions(t *testing.T) {
+	t.Parallel()
 	for _, r := range []vnet.Routing{
 		{Protocol: vnet.OSPF, Daemon: vnet.FRR},
 		{Protocol: vnet.ISIS, Daemon: vnet.FRR},
