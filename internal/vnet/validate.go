@@ -197,22 +197,30 @@ func (c *checker) nodeLists(at, who string, n *Node) {
 		}
 	}
 	if c.list(at+".files", who+": files", len(n.Files)) {
+		paths := make(map[string]bool, len(n.Files))
 		for j := range n.Files {
-			c.file(fmt.Sprintf("%s.files[%d]", at, j), who, n, j)
+			c.file(fmt.Sprintf("%s.files[%d]", at, j), who, &n.Files[j], paths)
+			paths[n.Files[j].Path] = true
 		}
 	}
 }
 
-func (c *checker) file(at, who string, n *Node, j int) {
-	f := &n.Files[j]
+// file checks a placed file; earlier holds the paths of those before it, which
+// are sorted, so that a directory comes before what lies in it.
+func (c *checker) file(at, who string, f *File, earlier map[string]bool) {
 	c.text(at, who+": file path", f.Path, false)
 	switch {
 	case !path.IsAbs(f.Path) || path.Clean(f.Path) != f.Path || f.Path == "/" || len(f.Path) >= 4096:
 		c.add(at, "use a clean absolute path, like /etc/frr/frr.conf", "%s: file path %q is not valid", who, clip(f.Path))
-	case j > 0 && n.Files[j-1].Path == f.Path:
+	case earlier[f.Path]:
 		c.add(at, "name each file once", "%s: file %s is there twice", who, clip(f.Path))
-	case j > 0 && strings.HasPrefix(f.Path, n.Files[j-1].Path+"/"):
-		c.add(at, "choose one of the two", "%s: file %s lies in %s, which is a file too", who, clip(f.Path), clip(n.Files[j-1].Path))
+	default:
+		for dir := path.Dir(f.Path); dir != "/"; dir = path.Dir(dir) {
+			if earlier[dir] {
+				c.add(at, "choose one of the two", "%s: file %s lies in %s, which is a file too", who, clip(f.Path), clip(dir))
+				break
+			}
+		}
 	}
 	if len(f.Content) > MaxFileSize {
 		c.add(at, fmt.Sprintf("keep files to %s, or put them in the image", FormatSize(MaxFileSize)), "%s: file %s has %d bytes", who, clip(f.Path), len(f.Content))
