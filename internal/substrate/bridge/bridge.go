@@ -99,7 +99,6 @@ func (b *Bridge) request(m *rtnl.Batch, flags uint16) {
 		m.Nest(unix.IFLA_INFO_DATA, func() {
 			m.Uint32(unix.IFLA_BR_STP_STATE, 0)
 			m.Uint8(unix.IFLA_BR_MCAST_SNOOPING, 0)
-			m.Uint8(unix.IFLA_BR_VLAN_FILTERING, 0)
 			m.Uint8(unix.IFLA_BR_NF_CALL_IPTABLES, 0)
 			m.Uint8(unix.IFLA_BR_NF_CALL_IP6TABLES, 0)
 			m.Uint8(unix.IFLA_BR_NF_CALL_ARPTABLES, 0)
