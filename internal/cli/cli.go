@@ -159,6 +159,7 @@ var commands = []struct {
 	{groupFiles, newValidateCommand},
 	{groupFiles, newConvertCommand},
 	{groupMachine, newDoctorCommand},
+	{groupMachine, newBenchCommand},
 	{groupMachine, newServeCommand},
 	{groupMachine, newVersionCommand},
 	{groupMachine, newCompletionCommand},

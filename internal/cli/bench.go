@@ -1,0 +1,55 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"trellis/internal/bench"
+)
+
+func newBenchCommand(env *Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure what networks cost on this machine",
+		Long: lines(
+			"Measure networks on this machine. By default everything happens in namespaces and",
+			"directories of the bench's own, which are gone afterwards, also after Ctrl-C: the",
+			"machine's network and a running service are not touched. docs/benchmarks.md says what",
+			"each figure means."),
+		Example: lines(
+			"  sudo trellis bench deploy examples/abilene.yaml",
+			"  sudo trellis bench tcp"),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("there is no bench %q; `%s --help` lists them", args[0], cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newBenchDeployCommand(env), newBenchTCPCommand(env))
+	return cmd
+}
+
+// spread writes median (min–max), each as show writes it; a quantity that was
+// not measured is a dash.
+func spread(s bench.Spread, show func(float64) string) string {
+	switch s.Samples {
+	case 0:
+		return "-"
+	case 1:
+		return show(s.Median)
+	}
+	return fmt.Sprintf("%s (%s–%s)", show(s.Median), show(s.Min), show(s.Max))
+}
+
+// secondsText and mebibytes write figures for tables.
+func secondsText(v float64) string { return fmt.Sprintf("%.2f s", v) }
+func mebibytes(v float64) string   { return fmt.Sprintf("%.2f MiB", v/(1<<20)) }
+
+// machineLines says what a measurement ran on.
+func machineLines(w io.Writer, m bench.Machine) {
+	fmt.Fprintf(w, "%s\n%s; load %.2f at the start\n\n", m, m.Time.Format("2006-01-02 15:04 MST"), m.Load)
+}
