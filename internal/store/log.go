@@ -34,6 +34,10 @@ var quiet = []string{
 	"failed to apply request", // a failed transaction: the caller gets the error
 	"lease manager",
 	"simple token is not cryptographically signed",
+	"exceeded recommended request limit", // one member needs no slack for others
+	"Failed to detect schema version",    // a new store has none yet
+	"failed to update storage version",   // the same
+	"prober found high clock drift",
 }
 
 func (c *slogCore) Enabled(l zapcore.Level) bool { return l >= zapcore.WarnLevel }

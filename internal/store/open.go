@@ -38,7 +38,7 @@ const (
 	segment = 16 << 20
 	// Raft's log is for followers that lag; there is none, so it is cut often,
 	// which bounds what of it is in memory.
-	snapshotCount   = 500
+	snapshotCount   = 50
 	snapshotCatchUp = 5
 	// A single member elects itself one to five ticks after the start, so the
 	// tick bounds the start; a larger one saves idle wake-ups.
@@ -162,30 +162,35 @@ func (s *Store) start(ctx context.Context) error {
 	cfg.WarningUnaryRequestDuration = 5 * time.Second
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(etcdLogger(s.log, s.died))
 
-	// etcd ends the goroutine that it finds damage in; see etcdLogger.
-	started := make(chan error, 1)
+	// etcd ends the goroutine that it finds damage in (see etcdLogger): this one,
+	// or one that this one then waits for in vain.
+	type outcome struct {
+		server *embed.Etcd
+		err    error
+	}
+	started := make(chan outcome, 1)
 	go func() {
-		ended := true
 		defer func() {
 			if p := recover(); p != nil {
-				started <- fmt.Errorf("etcd: %v", p)
-			} else if ended {
-				started <- errors.New("etcd has given up")
+				started <- outcome{err: fmt.Errorf("etcd: %v", p)}
 			}
 		}()
 		server, err := embed.StartEtcd(cfg)
-		s.server = server
-		ended = false
-		started <- err
+		started <- outcome{server, err}
 	}()
-	if err := <-started; err != nil {
-		if cause := s.Err(); cause != nil {
-			err = cause
-		}
-		return s.cannotOpen(err)
-	}
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("not ready after %v; the disk may be too slow or the machine too busy", startTimeout))
 	defer cancel()
+	select {
+	case o := <-started:
+		if o.err != nil {
+			return s.cannotOpen(o.err)
+		}
+		s.server = o.server
+	case <-s.life.Done():
+		return s.cannotOpen(context.Cause(s.life))
+	case <-ctx.Done():
+		return fmt.Errorf("open store %s: %w", s.dir, context.Cause(ctx))
+	}
 	select {
 	case <-s.server.Server.ReadyNotify():
 	case <-s.life.Done():
@@ -202,6 +207,9 @@ func (s *Store) start(ctx context.Context) error {
 
 // cannotOpen says what to do about an error of etcd's at its start.
 func (s *Store) cannotOpen(err error) error {
+	if death := (deathError{}); errors.As(err, &death) {
+		err = death.cause
+	}
 	if errors.Is(err, syscall.ENOSPC) {
 		return fmt.Errorf("open store: the disk that holds %s is full; make room and start again: %w", s.dir, ErrNoSpace)
 	}
@@ -211,16 +219,23 @@ func (s *Store) cannotOpen(err error) error {
 	return fmt.Errorf("the store in %s is damaged (%w); move the directory away and start again: VNets that still run are found by `trellis down --all`, others are started anew by `trellis up`", s.dir, err)
 }
 
-// died ends the store's life because etcd has.
-func (s *Store) died(err error) {
-	if errors.Is(err, syscall.ENOSPC) {
-		err = fmt.Errorf("the disk that holds %s is full (%w); make room and start trellis serve again", s.dir, err)
-	} else {
-		err = fmt.Errorf("the store in %s has failed (%w); look at the disk, then start trellis serve again", s.dir, err)
-	}
-	s.log.Error(err.Error())
-	s.end(err)
+// deathError is why etcd has ended by itself.
+type deathError struct {
+	dir   string
+	cause error
 }
+
+func (e deathError) Error() string {
+	if errors.Is(e.cause, syscall.ENOSPC) {
+		return fmt.Sprintf("the disk that holds %s is full (%v); make room and start trellis serve again", e.dir, e.cause)
+	}
+	return fmt.Sprintf("the store in %s has failed (%v); look at the disk, then start trellis serve again", e.dir, e.cause)
+}
+
+func (e deathError) Unwrap() error { return e.cause }
+
+// died ends the store's life because etcd has.
+func (s *Store) died(err error) { s.end(deathError{s.dir, err}) }
 
 // Close ends the store. All that was written is on disk.
 func (s *Store) Close() error {

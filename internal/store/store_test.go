@@ -1,11 +1,15 @@
 package store
 
 import (
-	"context"
+	"bufio"
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -29,7 +33,7 @@ func open(t testing.TB, dir string) *Store {
 	return s
 }
 
-// record is a record of a VNet with so many nodes, and its plan.
+// record drafts a VNet with so many nodes, and its plan for host h.
 func record(name string, nodes int, generation int64, base uint32) (*VNetRecord, map[string]*plan.Plan) {
 	v := &vnet.VNet{Name: name}
 	p := &plan.Plan{VNet: name, Generation: generation, IDBase: base}
@@ -38,34 +42,317 @@ func record(name string, nodes int, generation int64, base uint32) (*VNetRecord,
 		v.Nodes = append(v.Nodes, vnet.Node{Name: n, Loopbacks: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})}})
 		p.Nodes = append(p.Nodes, plan.Node{Name: n})
 	}
-	return &VNetRecord{Spec: v, State: Present, Generation: generation, IDBase: base, Created: time.Now()},
+	return &VNetRecord{Spec: v, State: Present, Generation: generation, IDBase: base, Created: time.Now().UTC()},
 		map[string]*plan.Plan{"h": p}
 }
 
-func TestStart(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "etcd")
-	for _, what := range []string{"new", "existing", "existing"} {
-		start := time.Now()
-		s, err := Open(t.Context(), Options{Dir: dir})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Logf("%s: ready after %v", what, time.Since(start))
-		rec, plans := record("a", 10, 1, 0)
-		rec.Spec.Name = fmt.Sprintf("a%d", time.Now().UnixNano()%10000)
-		start = time.Now()
-		if err := s.Put(t.Context(), rec, plans); err != nil {
-			t.Error(err)
-		}
-		t.Logf("%s: put in %v", what, time.Since(start))
-		start = time.Now()
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-		t.Logf("%s: closed after %v", what, time.Since(start))
+func mustPut(t testing.TB, s *Store, rec *VNetRecord, plans map[string]*plan.Plan) {
+	t.Helper()
+	if err := s.Put(t.Context(), rec, plans); err != nil {
+		t.Fatal(err)
 	}
 }
 
-var _ = errors.Is
-var _ = strings.Contains
-var _ context.Context
+func TestRecordSurvivesRestart(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "etcd")
+	s, err := Open(t.Context(), Options{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, plans := record("a", 20, 7, 65536)
+	mustPut(t, s, want, plans)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	s = open(t, dir)
+	got, err := s.VNet(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("read %+v, wrote %+v", got, want)
+	}
+	p, err := s.Plan(t.Context(), "h", "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(p, plans["h"]) {
+		t.Errorf("read plan %+v, wrote %+v", p, plans["h"])
+	}
+	got.Generation++ // what was read before the restart can be written after it
+	mustPut(t, s, got, plans)
+}
+
+func TestPutOfStaleRecordConflicts(t *testing.T) {
+	s := open(t, t.TempDir())
+	rec, plans := record("a", 1, 1, 65536)
+	mustPut(t, s, rec, plans)
+	stale, err := s.VNet(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec.Generation = 2
+	mustPut(t, s, rec, plans)
+	stale.Generation = 3
+	if err := s.Put(t.Context(), stale, plans); !errors.Is(err, ErrConflict) {
+		t.Errorf("put of a stale record: %v, want a conflict", err)
+	}
+	if err := s.Forget(t.Context(), stale); !errors.Is(err, ErrConflict) {
+		t.Errorf("forget of a stale record: %v, want a conflict", err)
+	}
+	again, plans := record("a", 1, 9, 65536*2)
+	if err := s.Put(t.Context(), again, plans); !errors.Is(err, ErrConflict) {
+		t.Errorf("put of a second new record: %v, want a conflict", err)
+	}
+	if got, err := s.VNet(t.Context(), "a"); err != nil || got.Generation != 2 {
+		t.Errorf("record after conflicts: %+v, %v; want generation 2", got, err)
+	}
+}
+
+func TestIDRangeHasOneOwner(t *testing.T) {
+	s := open(t, t.TempDir())
+	a, plans := record("a", 1, 1, 65536)
+	mustPut(t, s, a, plans)
+	b, plans := record("b", 1, 1, 65536)
+	if err := s.Put(t.Context(), b, plans); !errors.Is(err, ErrConflict) {
+		t.Fatalf("second owner of an id range: %v, want a conflict", err)
+	}
+	if _, err := s.VNet(t.Context(), "b"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("the refused VNet is in the store: %v", err)
+	}
+	if err := s.Forget(t.Context(), a); err != nil {
+		t.Fatal(err)
+	}
+	mustPut(t, s, b, plans)
+	if owners, err := s.IDRanges(t.Context()); err != nil || !reflect.DeepEqual(owners, map[uint32]string{65536: "b"}) {
+		t.Errorf("owners are %v, %v", owners, err)
+	}
+}
+
+func TestForgetLeavesNothing(t *testing.T) {
+	s := open(t, t.TempDir())
+	rec, plans := record("a", 1, 1, 65536)
+	plans["other"] = plans["h"]
+	mustPut(t, s, rec, plans)
+	other, plans := record("ab", 1, 1, 65536*2) // a name that begins with the other's
+	mustPut(t, s, other, plans)
+	for _, name := range []string{"a", "ab"} {
+		if err := s.PutStatus(t.Context(), "h", name, &Status{Generation: 1, Phase: PhaseRemoved}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Forget(t.Context(), rec); err != nil {
+		t.Fatal(err)
+	}
+	r, err := s.client.Get(t.Context(), "\x00", clientv3FromKey())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keys []string
+	for _, kv := range r.Kvs {
+		keys = append(keys, string(kv.Key))
+	}
+	want := []string{idsKey(65536 * 2), planKey("h", "ab"), statusKey("ab", "h"), vnetKey("ab")}
+	if !reflect.DeepEqual(keys, want) {
+		t.Errorf("keys after forgetting: %q, want %q", keys, want)
+	}
+}
+
+func TestStatusNeedsPlan(t *testing.T) {
+	s := open(t, t.TempDir())
+	if err := s.PutStatus(t.Context(), "h", "a", &Status{}); !errors.Is(err, ErrNotFound) {
+		t.Errorf("status without plan: %v, want not found", err)
+	}
+	rec, plans := record("a", 1, 1, 0)
+	mustPut(t, s, rec, plans)
+	want := &Status{Generation: 1, Phase: PhaseCreated, Nodes: map[string]NodeState{}, CreatedAt: time.Now().UTC(),
+		Missing: []Missing{{Node: "n0", Prefixes: []string{"10.0.0.1/32"}, Count: 3}}, MissingNodes: 1}
+	for i := range 300 { // large enough to be compressed
+		want.Nodes[fmt.Sprintf("n%d", i)] = NodeState{State: NodeRunning, Pid: i}
+	}
+	if err := s.PutStatus(t.Context(), "h", "a", want); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Statuses(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(got, map[string]*Status{"h": want}) {
+		t.Errorf("read %+v, wrote %+v", got["h"], want)
+	}
+}
+
+func TestRevisionOutgrowsGenerations(t *testing.T) {
+	s := open(t, t.TempDir())
+	rec, plans := record("a", 1, 1, 0)
+	mustPut(t, s, rec, plans)
+	rec.Generation++
+	mustPut(t, s, rec, plans)
+	if err := s.Forget(t.Context(), rec); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := s.Revision(t.Context()); err != nil || r <= rec.Generation {
+		t.Errorf("revision %d, %v; want more than generation %d", r, err, rec.Generation)
+	}
+}
+
+// TestKillLosesNothingAcknowledged kills writers at any moment.
+func TestKillLosesNothingAcknowledged(t *testing.T) {
+	if dir := os.Getenv("TRELLIS_TEST_WRITER"); dir != "" {
+		s, err := Open(t.Context(), Options{Dir: dir})
+		if err != nil {
+			fmt.Println("error", err)
+			return
+		}
+		for i := 0; ; i++ {
+			rec, plans := record(fmt.Sprintf("a%d-%d", os.Getpid(), i), 30, 1, 0)
+			if err := s.Put(t.Context(), rec, plans); err != nil {
+				fmt.Println("error", err)
+				return
+			}
+			fmt.Println("wrote", rec.Name())
+		}
+	}
+	dir := t.TempDir()
+	var wrote []string
+	for i := range 6 {
+		after := 400 * time.Millisecond
+		if i%2 == 0 { // amid the start, too
+			after = time.Duration(20+30*i) * time.Millisecond
+		}
+		wrote = append(wrote, killWriter(t, dir, after)...)
+	}
+	s := open(t, dir)
+	records, err := s.VNets(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := map[string]bool{}
+	for _, r := range records {
+		have[r.Name()] = true
+	}
+	for _, name := range wrote {
+		if !have[name] {
+			t.Errorf("%s was acknowledged and is lost", name)
+		}
+	}
+	if len(wrote) == 0 || len(records) > len(wrote)+6 {
+		t.Errorf("%d records after %d acknowledged writes", len(records), len(wrote))
+	}
+	t.Logf("%d writes by 6 killed processes", len(wrote))
+}
+
+// killWriter has another process write to the store, kills it, and tells what
+// was written.
+func killWriter(t *testing.T, dir string, after time.Duration) (wrote []string) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run=^TestKillLosesNothingAcknowledged$")
+	cmd.Env = append(os.Environ(), "TRELLIS_TEST_WRITER="+dir)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(after, func() { cmd.Process.Kill() })
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		if name, ok := strings.CutPrefix(lines.Text(), "wrote "); ok {
+			wrote = append(wrote, name)
+		} else if strings.HasPrefix(lines.Text(), "error") {
+			t.Error(lines.Text())
+		}
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Error("the writer was not killed")
+	}
+	return wrote
+}
+
+func TestNoPortIsOpened(t *testing.T) {
+	before := sockets(t)
+	s := open(t, t.TempDir())
+	rec, plans := record("a", 1, 1, 0)
+	mustPut(t, s, rec, plans)
+	for inode := range sockets(t) {
+		if !before[inode] {
+			t.Errorf("the store has opened socket %s", inode)
+		}
+	}
+}
+
+// sockets lists the sockets of this process.
+func sockets(t *testing.T) map[string]bool {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]bool{}
+	for _, e := range entries {
+		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && strings.HasPrefix(to, "socket:") {
+			all[to] = true
+		}
+	}
+	return all
+}
+
+// TestStoreDoesNotGrow rewrites one VNet many times.
+func TestStoreDoesNotGrow(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir)
+	rec, plans := record("a", 2, 1, 0)
+	rec.Spec.Nodes[0].Files = []vnet.File{{Path: "/x", Content: noise(2 << 20)}}
+	for i := range 60 { // 2.7 MiB each in base64, 160 in all
+		rec.Generation++
+		if i%20 == 0 {
+			rec.Spec.Nodes[0].Files[0].Content = noise(2<<20 + i)
+		}
+		mustPut(t, s, rec, plans)
+	}
+	// The log is cut by etcd every half minute; the tree must reuse its pages.
+	tree, err := os.Stat(filepath.Join(dir, memberDir, "snap", "db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if limit := int64(96 << 20); tree.Size() > limit {
+		t.Errorf("the tree has grown to %d MiB after 160 MiB of writes, want at most %d", tree.Size()>>20, limit>>20)
+	}
+	t.Logf("%d MiB on disk", tree.Size()>>20)
+}
+
+// noise does not compress.
+func noise(n int) []byte {
+	b := make([]byte, n)
+	x := uint64(n)*2654435761 + 1
+	for i := range b {
+		x ^= x << 13
+		x ^= x >> 7
+		x ^= x << 17
+		b[i] = byte(x)
+	}
+	return b
+}
+
+func BenchmarkStart(b *testing.B) {
+	for _, what := range []string{"new", "existing"} {
+		b.Run(what, func(b *testing.B) {
+			dir := b.TempDir()
+			for i := 0; b.Loop(); i++ {
+				d := dir
+				if what == "new" {
+					d = filepath.Join(dir, strconv.Itoa(i))
+				}
+				s, err := Open(b.Context(), Options{Dir: d})
+				if err != nil {
+					b.Fatal(err)
+				}
+				if err := s.Close(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
