@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -114,13 +115,21 @@ func TestReadersRefuseWhatWouldCostTooMuch(t *testing.T) {
 		"xxe.graphml":   `<!DOCTYPE g [<!ENTITY x SYSTEM "file:///etc/passwd">]><graphml><graph><node id="&x;"/></graph></graphml>`,
 		"nodes.graphml": "<graphml><graph>" + strings.Repeat("<node/>", 1_000_000),
 		"keys.graphml":  "<graphml>" + strings.Repeat(`<key id="a" attr.name="b"/>`, 250_000),
+		"ends.yaml":     "name: x\nnodes: {a: {}}\nlinks: [[" + strings.Repeat("a,", 499_000) + "a]]\n",
+		"links.yaml":    "name: x\nnodes: {a: {}}\nlinks: [" + strings.Repeat("[a,a,a,a,a,a],", 120_000) + "[a]]\n",
 		"attrs.graphml": "<graphml " + strings.Repeat(`a="b" `, 1_000_000) + "/>",
 	}
 	for name, text := range cases {
 		t.Run(name, func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
 			start := time.Now()
 			_, _, err := Read(name, []byte(text), nil)
 			took := time.Since(start)
+			runtime.ReadMemStats(&after)
+			if mib := (after.TotalAlloc - before.TotalAlloc) >> 20; mib > 1024 {
+				t.Errorf("allocated %d MiB", mib)
+			}
 			if err == nil {
 				t.Fatal("was accepted")
 			}

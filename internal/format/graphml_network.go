@@ -58,8 +58,12 @@ func (b *graphBuilder) build(g *graph) *vnet.VNet {
 // networkName takes the file's name before the file's own word for the network:
 // several files of the Zoo have the same one, GEANT's years for example.
 func (b *graphBuilder) networkName(g *graph) string {
-	base := filepath.Base(b.file)
-	for _, s := range []string{strings.TrimSuffix(base, filepath.Ext(base)), g.attrs["network"], g.attrs["label"]} {
+	base, ext := filepath.Base(b.file), filepath.Ext(b.file)
+	words := []string{strings.TrimSuffix(base, ext), g.attrs["network"], g.attrs["label"]}
+	if ext == "" { // standard input, say
+		words = append(words[1:], words[0])
+	}
+	for _, s := range words {
 		if name := vnet.VNetLabel(fold(s)); name != "" {
 			return name
 		}

@@ -21,6 +21,7 @@ const (
 	maxYAMLValues  = 1_000_000
 	maxYAMLVisited = 2_000_000
 	maxMergeDepth  = 8
+	maxFaults      = 1000 // more are noise, and cost memory
 )
 
 // yamlReader walks one parsed document and collects what is wrong with it.
@@ -122,7 +123,7 @@ func (r *yamlReader) visit(n *yaml.Node) bool {
 	if r.visited == maxYAMLVisited {
 		r.fail(n, "use fewer aliases; put what repeats under defaults", "the aliases in the file repeat too many values")
 	}
-	return r.visited < maxYAMLVisited
+	return r.visited < maxYAMLVisited && len(r.errs) < maxFaults
 }
 
 // deref follows an alias.

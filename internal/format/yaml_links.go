@@ -160,8 +160,13 @@ func direction[T any](r *yamlReader, p pair, what string, parse func(string) (T,
 }
 
 func (r *yamlReader) endpoints(n *yaml.Node, what string) []endSpec {
+	items := r.sequence(n, what+": endpoints")
+	if len(items) > vnet.MaxLANEnds {
+		r.fail(n, "split it into several LANs", "%s has %d ends, a LAN has %d at most", what, len(items), vnet.MaxLANEnds)
+		return nil
+	}
 	var out []endSpec
-	for i, item := range r.sequence(n, what+": endpoints") {
+	for i, item := range items {
 		who := fmt.Sprintf("%s: endpoint %d", what, i+1)
 		end := endSpec{line: item.Line, lines: map[string]int{}}
 		if item.Kind == yaml.ScalarNode {

@@ -58,6 +58,9 @@ func (r *yamlReader) network(root *yaml.Node) *vnet.VNet {
 			v.Addressing = r.addressing(p.value)
 		case "nodes":
 			for _, n := range r.mapping(p.value, "nodes", nil) {
+				if len(v.Nodes) > vnet.MaxNodes {
+					break // Validate says so
+				}
 				at := fmt.Sprintf("nodes[%d]", len(v.Nodes))
 				r.lines[at] = n.at.Line
 				spec := r.node(n.value, fmt.Sprintf("node %q", clip(n.key)), nodeKeys)
@@ -66,6 +69,9 @@ func (r *yamlReader) network(root *yaml.Node) *vnet.VNet {
 			}
 		case "links":
 			for _, item := range r.sequence(p.value, "links") {
+				if len(v.Links) > vnet.MaxLinks {
+					break // Validate says so
+				}
 				at := fmt.Sprintf("links[%d]", len(v.Links))
 				r.lines[at] = item.Line
 				spec := r.link(item, fmt.Sprintf("link %d", len(v.Links)+1))
