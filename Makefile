@@ -3,14 +3,18 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-# A toolchain that scripts/install has unpacked comes first. Without cgo the
-# binary runs on any distribution; one setting everywhere compiles things once.
+# A toolchain that scripts/install has unpacked comes first.
 export PATH := $(CURDIR)/.tools/go/bin:$(PATH)
+# One setting for everything, so that nothing is compiled twice. Without cgo the
+# binary runs on any distribution; its version comes from VERSION below.
 export CGO_ENABLED := 0
+export GOFLAGS := -trimpath -buildvcs=false
 
+# sudo make, in a clone that belongs to somebody else, is fine.
+GIT := git -c safe.directory='*'
 PREFIX ?= /usr/local
 # Where this is not a clone, the version is unknown.
-VERSION = $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+VERSION = $(shell $(GIT) describe --tags --always --dirty 2>/dev/null || echo unknown)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # What needs root goes through sudo where make does not run as root.
@@ -31,7 +35,7 @@ deps-test:
 ## build: build bin/trellis
 build:
 	@mkdir -p bin
-	go build -trimpath -ldflags "-s -w -X trellis/internal/cli.Version=$(VERSION)" -o bin/trellis ./cmd/trellis
+	go build -ldflags "-s -w -X trellis/internal/cli.Version=$(VERSION)" -o bin/trellis ./cmd/trellis
 
 ## install: install the program and its systemd unit below PREFIX (/usr/local)
 install: build
@@ -59,9 +63,9 @@ test: deps-test lint check-generated build
 		-- CGO_ENABLED=1 -race -timeout 10m $$race \
 		-- -p 1 -timeout 15m $$e2e
 
-## lint: formatting, vet, staticcheck, shell scripts, import rules
+## lint: formatting, vet, staticcheck, import rules
 lint:
-	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
+	@unformatted=$$(gofmt -l $$($(GIT) ls-files -co --exclude-standard '*.go')); \
 		[ -z "$$unformatted" ] || { echo "not formatted (gofmt -w): $$unformatted"; exit 1; }
 	go vet ./...
 	go run $(STATICCHECK) ./...
