@@ -175,6 +175,7 @@ func (o *observed) observeNodes(ctx context.Context) error {
 	for i, name := range nodes {
 		s := o.states[name]
 		o.marks[name] = parseApplied(s.Fingerprint)
+		marks := o.markOf(name) // here, since the next turn writes to the map
 		g.Go(func() error {
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -183,7 +184,7 @@ func (o *observed) observeNodes(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("read the inside of %s: %w", s.ID, err)
 			}
-			n.Marks = o.markOf(name)
+			n.Marks = marks
 			inside[i], spaces[i] = n, ns
 			return nil
 		})
