@@ -1,0 +1,578 @@
+package vnp_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	trellisv1 "trellis/api/trellis/v1"
+	"trellis/api/trellis/v1/trellisv1connect"
+	"trellis/internal/pip"
+	"trellis/internal/plan"
+	"trellis/internal/store"
+	"trellis/internal/vnp"
+)
+
+// substrate plays the agent: it reports what a test has it report.
+type substrate struct {
+	store  *store.Store
+	report func(p *plan.Plan) []store.Status // the answer to a plan
+
+	mu      sync.Mutex
+	refuse  error      // of Prepare
+	steps   []vnp.Step // of DryRun
+	swept   int
+	signals chan syscall.Signal
+	clients []net.Conn
+}
+
+// hangUp breaks all connections, as the death of a client does.
+func (s *substrate) hangUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.clients {
+		c.Close()
+	}
+}
+
+func (s *substrate) run(ctx context.Context) {
+	for e := range s.store.WatchPlans(ctx, "h") {
+		if e.Plan == nil {
+			continue
+		}
+		s.mu.Lock()
+		report := s.report
+		s.mu.Unlock()
+		for _, st := range report(e.Plan) {
+			st.Generation = e.Plan.Generation
+			if err := s.store.PutStatus(ctx, "h", e.VNet, &st); err != nil && !errors.Is(err, store.ErrNotFound) && ctx.Err() == nil {
+				panic(err)
+			}
+		}
+	}
+}
+
+// works is an agent without trouble.
+func works(p *plan.Plan) []store.Status {
+	if p.Empty() {
+		return []store.Status{{Phase: store.PhaseRemoving, Done: 1, Total: 2}, {Phase: store.PhaseRemoved}}
+	}
+	nodes := map[string]store.NodeState{}
+	for _, n := range p.Nodes {
+		nodes[n.Name] = store.NodeState{State: store.NodeRunning, Pid: 100}
+	}
+	now := time.Now()
+	return []store.Status{
+		{Phase: store.PhaseCreating, Done: 1, Total: 4},
+		{Phase: store.PhaseCreated, Nodes: nodes, CreatedAt: now, Changes: 4, Routers: 2, Converged: 1},
+		{Phase: store.PhaseConverged, Nodes: nodes, CreatedAt: now, ConvergedAt: now, Changes: 4, Routers: 2, Converged: 2},
+	}
+}
+
+func (s *substrate) Prepare(context.Context, *plan.Plan) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.refuse
+}
+
+func (s *substrate) DryRun(context.Context, *plan.Plan) ([]vnp.Step, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.steps, nil
+}
+
+func (s *substrate) Capture(ctx context.Context, _, _, _ string, _ uint32, count uint64, w io.Writer) error {
+	for range count {
+		if _, err := w.Write([]byte("frame")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *substrate) Ping(_ context.Context, p *plan.Plan, o vnp.PingOptions, progress func(int, int)) (*vnp.PingResult, error) {
+	progress(1, 2)
+	return &vnp.PingResult{Pairs: len(p.Nodes), Reachable: 1, Seed: o.Seed, Median: time.Millisecond,
+		Failed: []vnp.PingFailure{{From: "a", To: "b", Family: "ipv4", Reason: "no answer"}}}, nil
+}
+
+func (s *substrate) NodeStats(context.Context, string) (map[string]vnp.NodeStats, error) {
+	return map[string]vnp.NodeStats{"a": {Memory: 1 << 20, CPU: 0.5, Services: []vnp.ServiceStats{{Name: "zebra", State: "running"}}}}, nil
+}
+
+func (s *substrate) PortStats(context.Context, string) (map[string]vnp.PortStats, error) {
+	return map[string]vnp.PortStats{"a:eth1": {Device: "tr1", RxPackets: 7}}, nil
+}
+
+func (s *substrate) SweepAll(context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.swept++
+	return nil
+}
+
+// Exec gives a process that copies its input to its output and ends with it, or
+// with a signal.
+func (s *substrate) Exec(_ context.Context, _, _ string, e vnp.ExecSpec) (vnp.Process, error) {
+	p := &process{signals: s.signals, done: make(chan int, 2)}
+	fmt.Fprintf(e.Stderr, "%s %dx%d %s\n", strings.Join(e.Argv, " "), e.Rows, e.Cols, strings.Join(e.Env, " "))
+	go func() {
+		io.Copy(e.Stdout, e.Stdin) //nolint:errcheck // a client that is gone is the test's doing
+		if e.Argv[0] != "sleep" {
+			p.done <- 3
+		}
+	}()
+	return p, nil
+}
+
+type process struct {
+	signals chan syscall.Signal
+	done    chan int
+}
+
+func (p *process) Wait() (int, error)             { return <-p.done, nil }
+func (p *process) Resize(rows, cols uint16) error { return nil }
+func (p *process) Signal(sig syscall.Signal) error {
+	p.signals <- sig
+	p.done <- 128 + int(sig)
+	return nil
+}
+
+// serve starts the API on a unix socket and gives a client of it.
+func serve(t *testing.T) (*substrate, *store.Store, trellisv1connect.VNetServiceClient) {
+	t.Helper()
+	st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	provider, err := pip.New(pip.Options{Store: st, Instance: pip.DefaultInstance, Host: "h", SubIDFiles: []string{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sub := &substrate{store: st, report: works, signals: make(chan syscall.Signal, 10)}
+	_, handler := trellisv1connect.NewVNetServiceHandler(vnp.New(vnp.Config{
+		Store: st, Provider: provider, Substrate: sub, Version: "v1", StateDir: "/s", RunDir: "/r", Host: "h",
+	}))
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	server := &http.Server{Handler: handler, Protocols: protocols}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { sub.run(ctx) })
+	running.Go(func() {
+		if err := provider.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	go server.Serve(l) //nolint:errcheck // ends with Close
+	transport := &http.Transport{Protocols: protocols, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+		if err == nil {
+			sub.mu.Lock()
+			defer sub.mu.Unlock()
+			sub.clients = append(sub.clients, conn)
+		}
+		return conn, err
+	}}
+	t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		server.Close()
+		cancel()
+		running.Wait()
+		if err := st.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return sub, st, trellisv1connect.NewVNetServiceClient(&http.Client{Transport: transport}, "http://trellis")
+}
+
+func description(name string) *trellisv1.VNet {
+	return &trellisv1.VNet{
+		Name:  name,
+		Nodes: []*trellisv1.Node{{Name: "a", Loopbacks: []string{"10.9.9.1"}}, {Name: "b"}},
+		Links: []*trellisv1.Link{{Name: "ab", Type: "p2p", Endpoints: []*trellisv1.Interface{{Node: "a"}, {Node: "b"}}}},
+	}
+}
+
+// apply applies and gives the phases that were told, and the result.
+func apply(ctx context.Context, c trellisv1connect.VNetServiceClient, req *trellisv1.ApplyRequest) (phases []string, result *trellisv1.ApplyResult, steps *trellisv1.Steps, err error) {
+	stream, err := c.Apply(ctx, connect.NewRequest(req))
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	defer stream.Close()
+	for stream.Receive() {
+		switch e := stream.Msg().Event.(type) {
+		case *trellisv1.ApplyResponse_Progress:
+			phases = append(phases, e.Progress.Phase)
+		case *trellisv1.ApplyResponse_Result:
+			result = e.Result
+		case *trellisv1.ApplyResponse_Steps:
+			steps = e.Steps
+		}
+	}
+	return phases, result, steps, stream.Err()
+}
+
+func mustApply(t *testing.T, c trellisv1connect.VNetServiceClient, name string) *trellisv1.ApplyResult {
+	t.Helper()
+	_, r, _, err := apply(t.Context(), c, &trellisv1.ApplyRequest{Vnet: description(name), Wait: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func wantError(t *testing.T, err error, code connect.Code, words ...string) {
+	t.Helper()
+	if connect.CodeOf(err) != code {
+		t.Errorf("code %v of %v, want %v", connect.CodeOf(err), err, code)
+	}
+	for _, w := range words {
+		if err != nil && !strings.Contains(err.Error(), w) {
+			t.Errorf("%q does not say %q", err, w)
+		}
+	}
+}
+
+func TestApplyCreatesAndConverges(t *testing.T) {
+	sub, _, c := serve(t)
+	phases, r, _, err := apply(t.Context(), c, &trellisv1.ApplyRequest{Vnet: description("x"), Wait: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if phases[0] != "admitted" {
+		t.Errorf("phases %v", phases)
+	}
+	if r == nil || r.Vnet != "x" || r.Nodes != 2 || r.Links != 1 || r.Changes != 4 || r.CreatedSeconds <= 0 || r.ConvergedSeconds < r.CreatedSeconds {
+		t.Errorf("result %v", r)
+	}
+	if again := mustApply(t, c, "x"); again.Changes != 0 || again.CreatedSeconds != 0 {
+		t.Errorf("unchanged: %v", again)
+	}
+	sub.mu.Lock()
+	sub.steps = []vnp.Step{{Op: "start", Object: "node a"}} // what runs has drifted
+	sub.mu.Unlock()
+	if repaired := mustApply(t, c, "x"); repaired.Changes != 4 {
+		t.Errorf("after a drift: %v", repaired)
+	}
+}
+
+func TestDryRunChangesNothing(t *testing.T) {
+	sub, st, c := serve(t)
+	sub.steps = []vnp.Step{{Op: "start", Object: "node a", Detail: "new"}}
+	_, r, steps, err := apply(t.Context(), c, &trellisv1.ApplyRequest{Vnet: description("x"), DryRun: true})
+	if err != nil || r != nil || len(steps.GetSteps()) != 1 || steps.Steps[0].Object != "node a" {
+		t.Errorf("steps %v, result %v, error %v", steps, r, err)
+	}
+	if records, err := st.VNets(t.Context()); err != nil || len(records) != 0 {
+		t.Errorf("%d records, %v", len(records), err)
+	}
+}
+
+func TestApplyFailures(t *testing.T) {
+	sub, _, c := serve(t)
+	bad := description("x")
+	bad.Links[0].Endpoints[0].Node = "nobody"
+	_, _, _, err := apply(t.Context(), c, &trellisv1.ApplyRequest{Vnet: bad})
+	wantError(t, err, connect.CodeInvalidArgument, "nobody")
+	_, _, _, err = apply(t.Context(), c, &trellisv1.ApplyRequest{})
+	wantError(t, err, connect.CodeInvalidArgument, "no VNet")
+
+	sub.refuse = errors.New("no netem here")
+	_, _, _, err = apply(t.Context(), c, &trellisv1.ApplyRequest{Vnet: description("x")})
+	wantError(t, err, connect.CodeFailedPrecondition, "no netem here")
+	sub.mu.Lock()
+	sub.refuse = nil
+	sub.report = func(*plan.Plan) []store.Status {
+		return []store.Status{{Phase: store.PhaseFailed, Error: "crun is gone"}}
+	}
+	sub.mu.Unlock()
+	_, _, _, err = apply(t.Context(), c, &trellisv1.ApplyRequest{Vnet: description("x")})
+	wantError(t, err, connect.CodeFailedPrecondition, "x: crun is gone")
+	sub.mu.Lock()
+	sub.report = works
+	sub.mu.Unlock()
+	if r := mustApply(t, c, "x"); r.Changes != 4 { // the same description, after the repair
+		t.Errorf("after a failure: %v", r)
+	}
+}
+
+func TestLateConvergenceNamesWhatIsMissing(t *testing.T) {
+	sub, _, c := serve(t)
+	sub.report = func(p *plan.Plan) []store.Status {
+		if p.Empty() {
+			return works(p)
+		}
+		return []store.Status{{Phase: store.PhaseCreated, Routers: 9, Converged: 2, MissingNodes: 5,
+			Missing: []store.Missing{{Node: "b", Prefixes: []string{"10.9.9.1/32"}, Count: 3}}}}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	_, _, _, err := apply(ctx, c, &trellisv1.ApplyRequest{Vnet: description("x"), Wait: true})
+	wantError(t, err, connect.CodeDeadlineExceeded, "not converged", "b misses 10.9.9.1/32 (a) and 2 more", "4 more nodes", "trellis exec x/b")
+	if _, _, _, err := apply(t.Context(), c, &trellisv1.ApplyRequest{Vnet: description("x")}); err != nil {
+		t.Errorf("without waiting: %v", err)
+	}
+}
+
+func TestChangeGoesOnWithoutItsClient(t *testing.T) {
+	sub, st, c := serve(t)
+	release := make(chan struct{})
+	sub.report = func(p *plan.Plan) []store.Status { <-release; return works(p) }
+	ctx, cancel := context.WithCancel(t.Context())
+	stream, err := c.Apply(ctx, connect.NewRequest(&trellisv1.ApplyRequest{Vnet: description("x"), Wait: true}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !stream.Receive() || stream.Msg().GetProgress().GetPhase() != "admitted" {
+		t.Fatalf("first message %v, %v", stream.Msg(), stream.Err())
+	}
+	cancel()
+	close(release)
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		statuses, err := st.Statuses(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := statuses["h"]; s != nil && s.Phase == store.PhaseConverged {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the change has stopped with its client")
+		}
+	}
+}
+
+// remove deletes and gives the result.
+func remove(ctx context.Context, c trellisv1connect.VNetServiceClient, req *trellisv1.DeleteRequest) (*trellisv1.DeleteResult, error) {
+	stream, err := c.Delete(ctx, connect.NewRequest(req))
+	if err != nil {
+		return nil, err
+	}
+	defer stream.Close()
+	var r *trellisv1.DeleteResult
+	for stream.Receive() {
+		if e := stream.Msg().GetResult(); e != nil {
+			r = e
+		}
+	}
+	return r, stream.Err()
+}
+
+func TestDelete(t *testing.T) {
+	sub, st, c := serve(t)
+	for _, name := range []string{"x", "y", "z"} {
+		mustApply(t, c, name)
+	}
+	_, err := remove(t.Context(), c, &trellisv1.DeleteRequest{Name: "nobody"})
+	wantError(t, err, connect.CodeNotFound, "nobody", "trellis ls")
+	if r, err := remove(t.Context(), c, &trellisv1.DeleteRequest{Name: "x"}); err != nil || len(r.Vnets) != 1 {
+		t.Fatalf("delete: %v, %v", r, err)
+	}
+	if _, err := st.VNet(t.Context(), "x"); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("after delete: %v", err)
+	}
+	sub.mu.Lock()
+	sub.report = func(p *plan.Plan) []store.Status {
+		return []store.Status{{Phase: store.PhaseFailed, Error: "a mount is busy"}}
+	}
+	sub.mu.Unlock()
+	_, err = remove(t.Context(), c, &trellisv1.DeleteRequest{Name: "y"})
+	wantError(t, err, connect.CodeFailedPrecondition, "y", "a mount is busy")
+	sub.mu.Lock()
+	sub.report = works
+	sub.mu.Unlock()
+	r, err := remove(t.Context(), c, &trellisv1.DeleteRequest{All: true})
+	if err != nil || len(r.Vnets) != 2 || sub.swept != 1 {
+		t.Errorf("delete all: %v, %v, swept %d times", r, err, sub.swept)
+	}
+	if r, err := remove(t.Context(), c, &trellisv1.DeleteRequest{All: true}); err != nil || len(r.Vnets) != 0 || sub.swept != 2 {
+		t.Errorf("delete all of nothing: %v, %v, swept %d times", r, err, sub.swept)
+	}
+}
+
+func TestGetAndList(t *testing.T) {
+	_, _, c := serve(t)
+	mustApply(t, c, "x")
+	got, err := c.Get(t.Context(), connect.NewRequest(&trellisv1.GetRequest{Name: "x"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := got.Msg
+	if m.Summary.State != "running" || m.Summary.NodesUp != 2 || m.Nodes[0].Memory != 1<<20 || m.Nodes[0].Pid != 100 ||
+		m.Nodes[0].Services[0].Name != "zebra" || m.Links[0].Ports[0].RxPackets != 7 || m.Vnet.Links[0].Endpoints[1].Name != "eth1" {
+		t.Errorf("got %v", m)
+	}
+	one, err := c.Get(t.Context(), connect.NewRequest(&trellisv1.GetRequest{Name: "x", Node: "b"}))
+	if err != nil || len(one.Msg.Nodes) != 1 || one.Msg.Nodes[0].Name != "b" {
+		t.Errorf("one node: %v, %v", one, err)
+	}
+	_, err = c.Get(t.Context(), connect.NewRequest(&trellisv1.GetRequest{Name: "x", Node: "bb"}))
+	wantError(t, err, connect.CodeNotFound, "bb")
+	_, err = c.Get(t.Context(), connect.NewRequest(&trellisv1.GetRequest{Name: "y"}))
+	wantError(t, err, connect.CodeNotFound, `"y"`)
+	list, err := c.List(t.Context(), connect.NewRequest(&trellisv1.ListRequest{}))
+	if err != nil || len(list.Msg.Vnets) != 1 || list.Msg.Vnets[0].Name != "x" {
+		t.Errorf("list: %v, %v", list, err)
+	}
+	info, err := c.Info(t.Context(), connect.NewRequest(&trellisv1.InfoRequest{}))
+	if err != nil || info.Msg.Version != "v1" || info.Msg.Host != "h" {
+		t.Errorf("info: %v, %v", info, err)
+	}
+}
+
+func TestSetLink(t *testing.T) {
+	_, _, c := serve(t)
+	mustApply(t, c, "x")
+	rate, down := uint64(5e6), true
+	set, err := c.SetLink(t.Context(), connect.NewRequest(&trellisv1.SetLinkRequest{Vnet: "x", Link: "ab", Rate: &rate, Down: &down}))
+	if err != nil || !set.Msg.Link.Down || set.Msg.Link.Endpoints[1].Tx.Rate != rate {
+		t.Fatalf("set: %v, %v", set, err)
+	}
+	got, err := c.Get(t.Context(), connect.NewRequest(&trellisv1.GetRequest{Name: "x"}))
+	if err != nil || got.Msg.Links[0].State != "down" || got.Msg.Vnet.Links[0].Endpoints[0].Tx.Rate != rate {
+		t.Errorf("got %v, %v", got, err)
+	}
+	_, err = c.SetLink(t.Context(), connect.NewRequest(&trellisv1.SetLinkRequest{Vnet: "x", Link: "ab"}))
+	wantError(t, err, connect.CodeInvalidArgument, "changes nothing")
+	_, err = c.SetLink(t.Context(), connect.NewRequest(&trellisv1.SetLinkRequest{Vnet: "x", Link: "no", Down: &down}))
+	wantError(t, err, connect.CodeNotFound, `"no"`)
+	if r := mustApply(t, c, "x"); r.Changes == 0 {
+		t.Error("the description did not decide again")
+	}
+}
+
+func start(argv ...string) *trellisv1.ExecRequest {
+	return &trellisv1.ExecRequest{Message: &trellisv1.ExecRequest_Start{Start: &trellisv1.ExecStart{
+		Vnet: "x", Node: "a", Argv: argv, Size: &trellisv1.WindowSize{Rows: 5, Columns: 1 << 20}, Term: "vt100", Env: []string{"A=1"},
+	}}}
+}
+
+func TestExecCarriesInputOutputAndCode(t *testing.T) {
+	_, _, c := serve(t)
+	mustApply(t, c, "x")
+	stream := c.Exec(t.Context())
+	for _, m := range []*trellisv1.ExecRequest{
+		start("cat", "-u"),
+		{Message: &trellisv1.ExecRequest_Stdin{Stdin: []byte("hello ")}},
+		{Message: &trellisv1.ExecRequest_Resize{Resize: &trellisv1.WindowSize{Rows: 1, Columns: 1}}},
+		{Message: &trellisv1.ExecRequest_Stdin{Stdin: []byte("world")}},
+		{Message: &trellisv1.ExecRequest_StdinClosed{StdinClosed: true}},
+	} {
+		if err := stream.Send(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out, errs strings.Builder
+	code := int32(-1)
+	for {
+		m, err := stream.Receive()
+		if errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		out.Write(m.GetStdout())
+		errs.Write(m.GetStderr())
+		if e, ok := m.Message.(*trellisv1.ExecResponse_ExitCode); ok {
+			code = e.ExitCode
+		}
+	}
+	if out.String() != "hello world" || errs.String() != "cat -u 5x65535 A=1 TERM=vt100\n" || code != 3 {
+		t.Errorf("stdout %q, stderr %q, code %d", out.String(), errs.String(), code)
+	}
+}
+
+func TestExecEndsWithItsClient(t *testing.T) {
+	sub, _, c := serve(t)
+	mustApply(t, c, "x")
+	stream := c.Exec(t.Context())
+	if err := stream.Send(start("sleep")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Receive(); err != nil { // it runs
+		t.Fatal(err)
+	}
+	sub.hangUp()
+	select {
+	case sig := <-sub.signals:
+		if sig != syscall.SIGHUP {
+			t.Errorf("first signal %v", sig)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("the process has outlived its client")
+	}
+}
+
+func TestExecNeedsNodeAndStart(t *testing.T) {
+	_, _, c := serve(t)
+	mustApply(t, c, "x")
+	stream := c.Exec(t.Context())
+	if err := stream.Send(&trellisv1.ExecRequest{Message: &trellisv1.ExecRequest_Signal{Signal: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := stream.Receive()
+	wantError(t, err, connect.CodeInvalidArgument, "start")
+	stream = c.Exec(t.Context())
+	m := start("true")
+	m.GetStart().Node = "q"
+	if err := stream.Send(m); err != nil {
+		t.Fatal(err)
+	}
+	_, err = stream.Receive()
+	wantError(t, err, connect.CodeNotFound, `"q"`)
+}
+
+func TestCaptureAndPing(t *testing.T) {
+	_, _, c := serve(t)
+	mustApply(t, c, "x")
+	frames, err := c.Capture(t.Context(), connect.NewRequest(&trellisv1.CaptureRequest{Vnet: "x", Node: "a", Interface: "eth1", Count: 3}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer frames.Close()
+	var got string
+	for frames.Receive() {
+		got += string(frames.Msg().Pcap)
+	}
+	if frames.Err() != nil || got != "frameframeframe" {
+		t.Errorf("captured %q, %v", got, frames.Err())
+	}
+	none, err := c.Capture(t.Context(), connect.NewRequest(&trellisv1.CaptureRequest{Vnet: "x", Node: "a", Interface: "eth9"}))
+	if err == nil {
+		defer none.Close()
+		none.Receive()
+		err = none.Err()
+	}
+	wantError(t, err, connect.CodeNotFound, "eth9", "eth1")
+
+	ping, err := c.Ping(t.Context(), connect.NewRequest(&trellisv1.PingRequest{Vnet: "x", Seed: 42}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ping.Close()
+	var r *trellisv1.PingResult
+	for ping.Receive() {
+		r = ping.Msg().GetResult()
+	}
+	if ping.Err() != nil || r.GetPairs() != 2 || r.Seed != 42 || r.Failed[0].Reason != "no answer" || r.RttMedian != 0.001 {
+		t.Errorf("ping: %v, %v", r, ping.Err())
+	}
+}
