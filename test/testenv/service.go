@@ -88,7 +88,7 @@ func prefix() string { return fmt.Sprintf("%s%d-", dirPrefix, os.Getpid()) }
 // instance makes a tag of at most eight of a-z and 0-9 that no other living
 // process uses.
 func instance(pid, n int) string {
-	return "e" + strconv.FormatInt(int64(pid), 36) + strconv.FormatInt(int64(n%(36*36)), 36)
+	return fmt.Sprintf("e%s%02s", strconv.FormatInt(int64(pid), 36), strconv.FormatInt(int64(n%(36*36)), 36))
 }
 
 // start runs `trellis serve` and waits until it takes connections.
