@@ -93,8 +93,8 @@ func frrService(daemon, conf string, fds int) Service {
 		Env: []string{mallocTunables},
 	}
 	if daemon == "zebra" {
-		// Keep the routes while zebra restarts, and take them over afterwards; a
-		// plain start flushes them for good.
+		// Keep the routes while zebra restarts, and give the protocol daemons,
+		// restarted after it, 120 s to send them again; a plain start flushes them.
 		s.Argv = append(s.Argv, "-r", "-K", "120")
 	} else {
 		s.After = frrSocket

@@ -96,13 +96,15 @@ func newLab(t *testing.T, v *vnet.VNet) *lab {
 			l.run("ip", "-n", l.tag+n.Name, "addr", "add", fmt.Sprintf("%s/%d", a, a.BitLen()), "dev", "lo")
 		}
 		l.run("ip", "-n", l.tag+n.Name, "link", "set", "lo", "up")
-		for _, sub := range []string{"run", "etc/frr", "etc/bird"} {
+		for _, sub := range []string{"run", "tmp", "etc/frr", "etc/bird"} {
 			if err := os.MkdirAll(filepath.Join(l.dir, n.Name, sub), 0o755); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := os.Chmod(filepath.Join(l.dir, n.Name, "run"), 0o777); err != nil {
-			t.Fatal(err)
+		for _, sub := range []string{"run", "tmp"} {
+			if err := os.Chmod(filepath.Join(l.dir, n.Name, sub), 0o777); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	for i := range v.Links {
@@ -201,7 +203,8 @@ func (l *lab) stop(node, service string, sig syscall.Signal) {
 
 // inside gives a command that runs in a node.
 func (l *lab) inside(node string, argv ...string) *exec.Cmd {
-	const enter = `mount --bind "$1/run" /run && mount --bind "$1/etc/frr" /etc/frr && mount --bind "$1/etc/bird" /etc/bird && shift && exec "$@"`
+	const enter = `mount --bind "$1/run" /run && mount --bind "$1/tmp" /var/tmp &&
+		mount --bind "$1/etc/frr" /etc/frr && mount --bind "$1/etc/bird" /etc/bird && shift && exec "$@"`
 	args := append([]string{"netns", "exec", l.tag + node, "sh", "-c", enter, "sh", filepath.Join(l.dir, node)}, argv...)
 	return exec.Command("ip", args...)
 }

@@ -66,9 +66,22 @@ func Reload(old, new Daemons) ReloadPlan {
 			p.Restart = append(p.Restart, service)
 		}
 	}
-	slices.Sort(p.Restart)
-	p.Restart = slices.Compact(p.Restart)
+	p.Restart = restartOrder(p.Restart, new.Services)
 	return p
+}
+
+// restartOrder puts the names of services to restart in starting order, each
+// once, and adds those that must follow zebra: FRR's daemons do not send their
+// routes again to a zebra that has started anew.
+func restartOrder(names []string, services []Service) []string {
+	zebra := slices.Contains(names, "zebra")
+	var order []string
+	for _, s := range services {
+		if slices.Contains(names, s.Name) || zebra && s.After == frrSocket {
+			order = append(order, s.Name)
+		}
+	}
+	return order
 }
 
 // serviceOf names the service that reads a generated file; "" if none does.

@@ -66,7 +66,7 @@ func TestReloadCommands(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			conf := func(text string) Daemons {
-				return Daemons{Kind: vnet.FRR, Files: []vnet.File{{Path: "/etc/frr/xd.conf", Content: []byte(text), Mode: 0o644}}}
+				return Daemons{Kind: vnet.FRR, Services: []Service{{Name: "xd"}}, Files: []vnet.File{{Path: "/etc/frr/xd.conf", Content: []byte(text), Mode: 0o644}}}
 			}
 			p := Reload(conf(c.old), conf(c.new))
 			var got []string
@@ -103,6 +103,10 @@ func TestReloadScope(t *testing.T) {
 	extended := withFiles(t, birdOSPFFast, birdExtra, "\n")
 	if p := Reload(bird, extended); len(p.Commands) != 1 || p.Commands[0][1] != "configure" || len(p.Files) != 1 {
 		t.Errorf("a changed bird.conf needs %+v", p)
+	}
+	zebra := withFiles(t, frrOSPFFast, "/etc/frr/zebra.conf", "debug zebra events\n")
+	if p := Reload(ospf, zebra); !reflect.DeepEqual(p.Restart, []string{"zebra", "ospfd", "ospf6d"}) {
+		t.Errorf("another zebra.conf restarts %v; want zebra and, after it, all that use it", p.Restart)
 	}
 	own := withFiles(t, frrOSPFFast, "/etc/frr/ospfd.conf", "router ospf\n")
 	for _, p := range []ReloadPlan{Reload(ospf, own), Reload(own, ospf)} {

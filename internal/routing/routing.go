@@ -34,7 +34,10 @@ type Service struct {
 	Env  []string `json:"env,omitempty"`
 	// After names a path inside the node that must exist before the service
 	// starts; empty: none. FRR's protocol daemons need zebra's socket: one that
-	// starts without it tries again only after ten seconds (zclient.c).
+	// starts without it tries again only after ten seconds (zclient.c). When
+	// zebra ends, they must be restarted as well: they do not send their routes
+	// again, and a zebra that has started anew removes the old ones after the
+	// time of its option -K.
 	After string `json:"after,omitempty"`
 }
 
