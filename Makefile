@@ -59,9 +59,9 @@ test: deps-test lint check-generated build
 	race=$$(grep -Fx $(addprefix -e ,$(RACE)) <<<"$$all" || true); \
 	e2e=$$(grep -E '^$(E2E)(/|$$)' <<<"$$all" || true); \
 	rest=$$(grep -Fxv -e "$$race" -e "$$e2e" <<<"$$all"); \
-	go run ./tools/gotest -timeout 10m $$rest \
-		-- CGO_ENABLED=1 -race -timeout 10m $$race \
-		-- -p 1 -timeout 15m $$e2e
+	go run ./tools/gotest -count=1 -timeout 10m $$rest \
+		-- CGO_ENABLED=1 -race -count=1 -timeout 10m $$race \
+		-- -p 1 -count=1 -timeout 15m $$e2e
 
 ## lint: formatting, vet, staticcheck, import rules
 lint:
@@ -69,7 +69,7 @@ lint:
 		[ -z "$$unformatted" ] || { echo "not formatted (gofmt -w): $$unformatted"; exit 1; }
 	go vet ./...
 	go run $(STATICCHECK) ./...
-	go test ./test/imports
+	go test -count=1 ./test/imports
 
 ## generate: make the generated files (API, BPF objects, init)
 generate:
