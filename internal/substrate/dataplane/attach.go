@@ -71,18 +71,19 @@ func (d *Dataplane) attach(vnet, device string, ifindex int, role Role) error {
 	if err := os.Mkdir(filepath.Dir(in), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	if err := d.register(ifindex, role); err != nil {
-		return err
-	}
 	for _, h := range hooks[role] {
 		if err := d.attachHook(in+h.suffix, ifindex, h); err != nil {
 			return err
 		}
 	}
 	if role == Bridge {
-		return unpin(in + outSuffix)
+		if err := unpin(in + outSuffix); err != nil {
+			return err
+		}
 	}
-	return nil
+	// Until it is entered, and while its entry is of another role, the programs
+	// drop what comes.
+	return d.register(ifindex, role)
 }
 
 // attachHook makes the pinned link at path be that of the hook.

@@ -159,20 +159,20 @@ func TestRootContextIsOutOfReach(t *testing.T) {
 			to := fmt.Sprintf(family, i)
 			// The neighbour is given: the packet goes out in any case.
 			node.Must(t, fmt.Sprintf("ip neigh replace %s lladdr %s dev eth1", to, mac))
-			if out, err := node.Exec(t, "ping -c 1 -W 1 "+to); err == nil {
+			if out, err := node.Exec(t, "ping -c 1 -W 0.2 "+to); err == nil {
 				t.Errorf("a node reached the root context at %s:\n%s", to, out)
 			}
 		}
 	}
 	// The root context's stack sends, and nothing comes in.
 	tap := n[0].Tap(t, "eth1")
-	nstest.Sh(t, fmt.Sprintf("ip neigh replace 10.0.0.1 lladdr 02:00:00:00:00:01 dev %s; ping -c 2 -i 0.05 -W 1 10.0.0.1 || true", ports[0]))
+	nstest.Sh(t, fmt.Sprintf("ip neigh replace 10.0.0.1 lladdr 02:00:00:00:00:01 dev %s; ping -c 2 -i 0.05 -W 0.2 10.0.0.1 || true", ports[0]))
 	if f := tap.Receive(300*time.Millisecond, func(f []byte) bool { return f[12] == 8 && f[13] == 0 }); f != nil {
 		t.Errorf("the root context sent into a node: %x", f)
 	}
 	// Even a member that has lost its bridge, as by an administrator's mistake.
 	nstest.Sh(t, fmt.Sprintf("ip link set %s nomaster", members[0]))
-	if out, err := n[2].Exec(t, "ping -c 1 -W 1 10.0.2.254"); err == nil {
+	if out, err := n[2].Exec(t, "ping -c 1 -W 0.2 10.0.2.254"); err == nil {
 		t.Errorf("a node reached the root context past its bridge:\n%s", out)
 	}
 	counters, err := l.Counters()
