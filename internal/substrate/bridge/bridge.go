@@ -35,7 +35,6 @@ type Bridge struct {
 // frames are flooded. (Kernel 6.7, commit ddd1ad68826d; earlier ones ignore it.)
 const maxStations = 16384
 
-// Attributes of IFLA_BRPORT and modes not worth a magic number below.
 const (
 	addrGenNone   = 1 // IN6_ADDR_GEN_MODE_NONE
 	ownAliasStart = "trellis:"
@@ -77,8 +76,11 @@ func Ensure(b Bridge) error {
 	}
 	batch.Reset()
 	b.finish(&batch)
-	if failed, err = c.Execute(&batch); err == nil && len(failed) > 0 {
-		err = failed[0].Err
+	failed, err = c.Execute(&batch)
+	for _, f := range failed {
+		if !errors.Is(f.Err, unix.EAFNOSUPPORT) { // no IPv6, which is well
+			err = errors.Join(err, f.Err)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("set up the bridge %s: %w", b.Name, err)
@@ -90,7 +92,11 @@ func (b *Bridge) request(m *rtnl.Batch, flags uint16) {
 	const quiet = unix.IFF_NOARP
 	m.Begin(unix.RTM_NEWLINK, flags, rtnl.LinkHeader(0, quiet, quiet|unix.IFF_MULTICAST))
 	m.String(unix.IFLA_IFNAME, b.Name)
-	m.Uint32(unix.IFLA_MTU, uint32(b.MTU))
+	if flags != 0 {
+		// Only an MTU that was changed stays when members join or leave
+		// (kernel 4.17, commit 804b854d374e), so it begins as another.
+		m.Uint32(unix.IFLA_MTU, uint32(b.MTU)+1)
+	}
 	m.Uint32(unix.IFLA_GROUP, b.Group)
 	mac := stableMAC(b.Name)
 	m.Bytes(unix.IFLA_ADDRESS, mac[:])
@@ -111,6 +117,9 @@ func (b *Bridge) finish(m *rtnl.Batch) {
 	m.Begin(unix.RTM_SETLINK, 0, rtnl.LinkHeader(0, 0, 0))
 	m.String(unix.IFLA_IFNAME, b.Name)
 	m.String(unix.IFLA_IFALIAS, b.Alias)
+	m.Uint32(unix.IFLA_MTU, uint32(b.MTU))
+	m.Begin(unix.RTM_SETLINK, 0, rtnl.LinkHeader(0, 0, 0))
+	m.String(unix.IFLA_IFNAME, b.Name)
 	m.Nest(unix.IFLA_AF_SPEC, func() {
 		m.Nest(unix.AF_INET6, func() { m.Uint8(unix.IFLA_INET6_ADDR_GEN_MODE, addrGenNone) })
 	})

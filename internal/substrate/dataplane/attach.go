@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"trellis/internal/substrate/rcu"
 	"trellis/internal/substrate/rtnl"
 )
 
@@ -105,12 +106,16 @@ func (d *Dataplane) attachHook(path string, ifindex int, h hook) error {
 			return err
 		}
 	}
-	l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: program, Attach: h.attach})
+	release, err := rcu.Expedite()
 	if err != nil {
 		return err
 	}
+	l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: program, Attach: h.attach})
+	if err != nil {
+		return errors.Join(err, release())
+	}
 	// The pin holds the link from here on; without it, it goes with l.
-	return errors.Join(l.Pin(path), l.Close())
+	return errors.Join(l.Pin(path), l.Close(), release())
 }
 
 // register enters the device in the map, unjoined, unless it is there.

@@ -60,7 +60,7 @@ func TestDeployCost(t *testing.T) {
 	must(t, d.Remove("net"))
 	remove += lap("forget")
 	t.Logf("deploy %v, remove %v", deploy.Round(time.Millisecond), remove.Round(time.Millisecond))
-	if deploy > 10*time.Second || remove > 5*time.Second { // aims: 2.5 and 1, on a quiet machine
+	if deploy > 6*time.Second || remove > 4*time.Second { // aims: 2.5 and 1, on a quiet machine
 		t.Errorf("deploying takes %v, removing %v", deploy, remove)
 	}
 	if left, err := port.List("test"); err != nil || len(left) != 0 {

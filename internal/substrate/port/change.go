@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"trellis/internal/substrate/rcu"
 	"trellis/internal/substrate/rtnl"
 )
 
@@ -163,7 +164,12 @@ func DeleteGroup(group uint32) error {
 	return deleteGroup(c, group)
 }
 
-func deleteGroup(c *rtnl.Conn, group uint32) error {
+func deleteGroup(c *rtnl.Conn, group uint32) (err error) {
+	release, err := rcu.Expedite()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, release()) }()
 	var b rtnl.Batch
 	b.Begin(unix.RTM_DELLINK, 0, rtnl.LinkHeader(0, 0, 0))
 	b.Uint32(unix.IFLA_GROUP, group)

@@ -128,22 +128,26 @@ func create(c *rtnl.Conn, pairs []pair) error {
 	// create cannot carry it. A device that was not made is not touched: if a
 	// stranger took its name just now, it is the stranger's.
 	b.Reset()
-	var named []*end
+	var named []*end // the end of each message
 	for i := range pairs {
 		if refused[i] {
 			continue
 		}
 		for _, e := range pairs[i].rootEnds() {
 			e.finish(&b)
-			named = append(named, e)
+			named = append(named, e, e)
 		}
 	}
 	failed, err = c.Execute(&b)
 	if err != nil {
-		return errors.Join(append(errs, fmt.Errorf("name the owners of %d new ports: %w", len(named), err))...)
+		return errors.Join(append(errs, fmt.Errorf("set up %d new ports: %w", len(named)/2, err))...)
 	}
 	for _, f := range failed {
-		errs = append(errs, fmt.Errorf("name the owner of the new port %s: %w", named[f.Index].name, f.Err))
+		// A device with an MTU below IPv6's least, or a kernel without IPv6,
+		// has no link-local address to turn off.
+		if !errors.Is(f.Err, unix.EAFNOSUPPORT) {
+			errs = append(errs, fmt.Errorf("set up the new port %s: %w", named[f.Index].name, f.Err))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -225,11 +229,13 @@ func (e *end) describe(b *rtnl.Batch) {
 }
 
 // finish appends what a new device of the root context gets beyond the request
-// that makes it.
+// that makes it, in two messages: its owner's name, and no link-local address.
 func (e *end) finish(b *rtnl.Batch) {
 	b.Begin(unix.RTM_SETLINK, 0, rtnl.LinkHeader(0, 0, 0))
 	b.String(unix.IFLA_IFNAME, e.name)
 	b.String(unix.IFLA_IFALIAS, e.alias)
+	b.Begin(unix.RTM_SETLINK, 0, rtnl.LinkHeader(0, 0, 0))
+	b.String(unix.IFLA_IFNAME, e.name)
 	b.Nest(unix.IFLA_AF_SPEC, func() {
 		b.Nest(unix.AF_INET6, func() { b.Uint8(unix.IFLA_INET6_ADDR_GEN_MODE, addrGenNone) })
 	})

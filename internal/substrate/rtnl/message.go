@@ -27,6 +27,9 @@ func (b *Batch) Reset() { b.buf, b.starts = b.buf[:0], b.starts[:0] }
 // Len gives the number of messages.
 func (b *Batch) Len() int { return len(b.starts) }
 
+// Message gives the i-th message as it stands, valid until the next change.
+func (b *Batch) Message(i int) []byte { return b.buf[b.starts[i]:b.end(i)] }
+
 // Begin opens a message of the given RTM_* type. NLM_F_REQUEST is implied.
 // header is the type's fixed header (ifinfomsg, rtmsg, …) in native order.
 func (b *Batch) Begin(typ uint16, flags uint16, header []byte) {
