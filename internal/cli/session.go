@@ -52,7 +52,13 @@ func (s *session) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream := client.Exec(ctx)
-	defer stream.CloseResponse()
+	// Once the answer has begun, net/http watches the context only after the
+	// request has ended; closing the request lets it look.
+	defer context.AfterFunc(ctx, func() { _ = stream.CloseRequest() })()
+	defer func() {
+		cancel() // else closing would wait for the service to end the answer
+		_ = stream.CloseResponse()
+	}()
 	if err := stream.Send(&trellisv1.ExecRequest{Message: &trellisv1.ExecRequest_Start{Start: s.start}}); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
