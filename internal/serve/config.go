@@ -82,7 +82,11 @@ func newAgent(c agent.Config) (Agent, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("trellis serve makes namespaces and devices, which needs root; run it as root")
 	}
-	return agent.New(c)
+	a, err := agent.New(c)
+	if err != nil {
+		return nil, err // and no nil *agent.Agent that looks like an Agent
+	}
+	return a, nil
 }
 
 // instance gives the tag of the service with a run directory.

@@ -37,7 +37,8 @@ var quiet = []string{
 	"exceeded recommended request limit", // one member needs no slack for others
 	"Failed to detect schema version",    // a new store has none yet
 	"failed to update storage version",   // the same
-	"prober found high clock drift",
+	"Failed to detect storage schema version",
+	"check file permission", // the directory is made 0700, an owner's own choice stays
 }
 
 func (c *slogCore) Enabled(l zapcore.Level) bool { return l >= zapcore.WarnLevel }

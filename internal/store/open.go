@@ -18,7 +18,9 @@ import (
 
 const (
 	formatFile = "trellis-store" // marks the directory as ours
+	markDraft  = "trellis-store.new"
 	format     = "1\n"
+	formatNew  = "1, being made\n" // until the first start is done
 	lockFile   = "lock"
 	memberDir  = "member" // etcd's own
 
@@ -88,7 +90,7 @@ func claim(dir string) (*os.File, error) {
 	}
 	if !marked {
 		for _, e := range entries {
-			if e.Name() != lockFile {
+			if e.Name() != lockFile && e.Name() != markDraft {
 				return nil, fmt.Errorf("%s is no store of Trellis: it holds %q; name another state directory", dir, e.Name())
 			}
 		}
@@ -111,26 +113,43 @@ func claim(dir string) (*os.File, error) {
 	return lock, nil
 }
 
-// checkFormat reads the directory's mark, or leaves one.
+// checkFormat reads the directory's mark, or leaves one. What a first start that
+// was cut off has left is removed: nothing was stored yet, and etcd does not
+// recover from a member that was killed before its first log entries.
 func checkFormat(dir string, marked bool) error {
-	path := filepath.Join(dir, formatFile)
 	if !marked {
-		if err := os.WriteFile(path, []byte(format), 0o600); err != nil {
+		return mark(dir, formatNew)
+	}
+	have, err := os.ReadFile(filepath.Join(dir, formatFile))
+	if err != nil {
+		return fmt.Errorf("open store: %w", err)
+	}
+	switch string(have) {
+	case format:
+		return nil
+	case formatNew:
+		if err := os.RemoveAll(filepath.Join(dir, memberDir)); err != nil {
 			return fmt.Errorf("make store: %w", err)
 		}
 		return nil
 	}
-	have, err := os.ReadFile(path)
+	return fmt.Errorf("the store in %s has format %q, this trellis reads %q; use the version that wrote it, or name another state directory",
+		dir, strings.TrimSpace(string(have)), strings.TrimSpace(format))
+}
+
+// mark writes the directory's mark, as a whole or not at all.
+func mark(dir, text string) error {
+	path := filepath.Join(dir, formatFile)
+	f, err := os.OpenFile(filepath.Join(dir, markDraft), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
-		return fmt.Errorf("open store: %w", err)
+		return fmt.Errorf("mark the store: %w", err)
 	}
-	// An empty mark is one whose writing was cut off, before anything else was.
-	if len(have) == 0 {
-		return os.WriteFile(path, []byte(format), 0o600)
+	_, err = f.WriteString(text)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("mark the store: %w", err)
 	}
-	if string(have) != format {
-		return fmt.Errorf("the store in %s has format %q, this trellis reads %q; use the version that wrote it, or name another state directory",
-			dir, strings.TrimSpace(string(have)), strings.TrimSpace(format))
+	if err := os.Rename(f.Name(), path); err != nil {
+		return fmt.Errorf("mark the store: %w", err)
 	}
 	return nil
 }
@@ -197,6 +216,10 @@ func (s *Store) start(ctx context.Context) error {
 		return s.cannotOpen(context.Cause(s.life))
 	case <-ctx.Done():
 		return fmt.Errorf("open store %s: %w", s.dir, context.Cause(ctx))
+	}
+	// Its first entries are in the log by now.
+	if err := mark(s.dir, format); err != nil {
+		return err
 	}
 	s.client = v3client.New(s.server.Server)
 	if err := s.reclaim(ctx); err != nil {

@@ -243,6 +243,14 @@ func TestKillLosesNothingAcknowledged(t *testing.T) {
 	t.Logf("%d writes by 6 killed processes", len(wrote))
 }
 
+func TestKillAmidFirstStart(t *testing.T) {
+	for i := range 10 {
+		dir := t.TempDir()
+		killWriter(t, dir, time.Duration(10+8*i)*time.Millisecond)
+		open(t, dir)
+	}
+}
+
 // killWriter has another process write to the store, kills it, and tells what
 // was written.
 func killWriter(t *testing.T, dir string, after time.Duration) (wrote []string) {
