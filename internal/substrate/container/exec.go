@@ -148,6 +148,17 @@ func (p *Process) startTerminal(e ExecSpec) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
+	// The library has put the file into blocking mode, in which closing does not
+	// wake readers.
+	fd, err := unix.FcntlInt(master.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	master.Close()
+	if err == nil {
+		err = unix.SetNonblock(fd, true)
+	}
+	if err != nil {
+		return nil, errors.Join(err, p.cmd.Process.Kill(), p.cmd.Wait())
+	}
+	master = os.NewFile(uintptr(fd), "terminal")
 	p.terminal = master
 	if e.Stdin != nil {
 		go func() { _, _ = io.Copy(master, e.Stdin) }()
@@ -223,7 +234,15 @@ func (p *Process) Resize(rows, cols uint16) error {
 		return os.ErrProcessDone
 	default:
 	}
-	return pty.Setsize(p.terminal, &pty.Winsize{Rows: rows, Cols: cols})
+	c, err := p.terminal.SyscallConn() // Fd would make it blocking
+	if err != nil {
+		return err
+	}
+	var set error
+	err = c.Control(func(fd uintptr) {
+		set = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols})
+	})
+	return errors.Join(err, set)
 }
 
 // Signal sends a signal to the process.

@@ -1,0 +1,120 @@
+package container
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// service finds a service's status.
+func service(t *testing.T, r *Runtime, id ID, name string) ServiceStatus {
+	t.Helper()
+	s, err := r.Stat(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, st := range s.Services {
+		if st.Name == name {
+			return st
+		}
+	}
+	return ServiceStatus{}
+}
+
+func sleeper(name, seconds string) Service {
+	return Service{Name: name, Argv: []string{"/bin/sleep", seconds}}
+}
+
+func TestServicesConverge(t *testing.T) {
+	r := newRuntime(t, Config{})
+	s := spec("a")
+	s.Services = []Service{sleeper("kept", "1001"), sleeper("changed", "1002"), sleeper("dropped", "1003")}
+	mustStart(t, r, s)
+	running := func(name string) func() bool {
+		return func() bool { return service(t, r, s.ID, name).State == ServiceRunning }
+	}
+	for _, svc := range s.Services {
+		eventually(t, svc.Name+" runs", running(svc.Name))
+	}
+	kept := service(t, r, s.ID, "kept")
+	next := []Service{sleeper("kept", "1001"), sleeper("changed", "2002"), sleeper("new", "1004")}
+	if err := r.SetServices(t.Context(), s.ID, next); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the services are the new ones", func() bool {
+		ps := mustRun(t, r, s.ID, "ps ax")
+		return strings.Contains(ps, "sleep 2002") && strings.Contains(ps, "sleep 1004") && !strings.Contains(ps, "sleep 1002") && !strings.Contains(ps, "sleep 1003")
+	})
+	if got := service(t, r, s.ID, "kept"); got != kept {
+		t.Errorf("an unchanged service became %+v, was %+v", got, kept)
+	}
+	if st, _ := r.List(t.Context()); st[0].ServicesDigest != Digest(next) || Digest(next) == Digest(s.Services) {
+		t.Errorf("the digest is %s", st[0].ServicesDigest)
+	}
+	if err := r.RestartService(t.Context(), s.ID, "kept"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "kept has been restarted", func() bool {
+		got := service(t, r, s.ID, "kept")
+		return got.State == ServiceRunning && got.Pid != kept.Pid && got.Restarts == 1
+	})
+	if err := r.RestartService(t.Context(), s.ID, "nothing"); err == nil {
+		t.Error("a service that is not there was restarted")
+	}
+	if err := r.SetServices(t.Context(), s.ID, nil); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "no services are left", func() bool {
+		st, err := r.Stat(s.ID)
+		return err == nil && len(st.Services) == 0
+	})
+}
+
+func TestServiceRestarts(t *testing.T) {
+	r := newRuntime(t, Config{})
+	s := spec("a")
+	s.Services = []Service{
+		{Name: "failing", Argv: []string{"/bin/sh", "-c", "echo ran >> /tmp/runs; echo to the log; exit 3"}},
+		{Name: "absent", Argv: []string{"/nowhere/program"}},
+		{Name: "stubborn", Argv: []string{"/bin/sh", "-c", "trap '' TERM; while :; do sleep 1; done"}},
+		{Name: "chatty", Argv: []string{"/bin/sh", "-c", "while :; do head -c 10000 /dev/zero; sleep 0.01; done"}},
+		{Name: "waiting", Argv: []string{"/bin/sleep", "1000"}, After: "/tmp/runs"},
+	}
+	mustStart(t, r, s)
+	start := time.Now()
+	eventually(t, "the failing service backs off", func() bool {
+		f, a := service(t, r, s.ID, "failing"), service(t, r, s.ID, "absent")
+		return f.State == ServiceBackoff && f.Restarts >= 3 && f.Exit == 3 && a.State == ServiceBackoff && a.Exit == 127
+	})
+	// Pauses of 0.1, 0.2, 0.4, … s.
+	if n := service(t, r, s.ID, "failing").Restarts; time.Since(start) < 2*time.Second && n > 5 {
+		t.Errorf("%d restarts in %v", n, time.Since(start))
+	}
+	if out := mustRun(t, r, s.ID, "cat /run/trellis/failing.log /run/trellis/absent.log"); !strings.Contains(out, "to the log") || !strings.Contains(out, "cannot run /nowhere/program") {
+		t.Errorf("the logs say %q", out)
+	}
+	if got := service(t, r, s.ID, "waiting"); got.State != ServiceRunning || got.Restarts != 0 {
+		t.Errorf("a service that waited for a path: %+v", got)
+	}
+	if size := mustRun(t, r, s.ID, "sleep 0.3; stat -c %s /run/trellis/chatty.log"); len(size) > 5 {
+		t.Errorf("a log has grown to %s bytes", size)
+	}
+	pid := service(t, r, s.ID, "stubborn").Pid
+	services := slices.DeleteFunc(slices.Clone(s.Services), func(s Service) bool { return s.Name == "stubborn" })
+	if err := r.SetServices(t.Context(), s.ID, services); err != nil || pid == 0 {
+		t.Fatal(pid, err)
+	}
+	eventually(t, "a service that ignores SIGTERM is killed", func() bool { return service(t, r, s.ID, "stubborn").Name == "" })
+}
+
+func TestOrphansAreReaped(t *testing.T) {
+	r := newRuntime(t, Config{})
+	s := spec("a")
+	mustStart(t, r, s)
+	mustRun(t, r, s.ID, "for i in 1 2 3 4 5 6 7 8; do (sleep 0.05 &) ; done")
+	eventually(t, "nothing but init is left", func() bool {
+		st, err := r.Stat(s.ID)
+		return err == nil && st.Pids == 1
+	})
+}
