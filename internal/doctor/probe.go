@@ -21,10 +21,7 @@ import (
 // and nothing of the attempt is left.
 func (f *Facts) probeAll() {
 	f.Probes[ProbeUserNS], f.Probes[ProbeIDMapped] = probeUserNS(existing(f.StateDir))
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+	onThrowawayThread(func() {
 		if err := isolate(); err != nil {
 			for _, p := range []Probe{ProbeBPF, ProbeTCX, ProbeVeth, ProbeBridge, ProbeTBF, ProbeNetem, ProbeOverlay, ProbeBPFFS, ProbeTmpfs} {
 				f.Probes[p] = err
@@ -33,6 +30,23 @@ func (f *Facts) probeAll() {
 		}
 		f.probeNetwork()
 		f.probeMounts()
+	})
+}
+
+// onThrowawayThread runs f on a thread that ends with it. That cannot be the
+// process's first thread, which Go keeps for ever, and by whose namespaces
+// /proc/self tells those of the process.
+func onThrowawayThread(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		if unix.Gettid() != unix.Getpid() {
+			f()
+			return
+		}
+		defer runtime.UnlockOSThread()
+		onThrowawayThread(f) // while this goroutine holds the first thread
 	}()
 	<-done
 }

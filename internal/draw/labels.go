@@ -55,7 +55,7 @@ func place(labels []*label, nodes []rect, lines [][2]point) {
 				}
 				for _, j := range others.nodes(s.box) {
 					if j != i {
-						cost += 2 * s.box.overlap(labels[j].box())
+						cost += 5 * s.box.overlap(labels[j].box())
 					}
 				}
 				if cost < least {

@@ -1,0 +1,193 @@
+package doctor
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// healthy gives the facts of a machine on which everything works.
+func healthy() *Facts {
+	f := &Facts{
+		Root: true, Kernel: "6.8.0-45-generic", Arch: "amd64", Sysctls: map[string]int64{},
+		Namespaces: map[string]bool{"user": true, "net": true, "mnt": true, "pid": true, "uts": true, "ipc": true},
+		Probes:     map[Probe]error{},
+		Cgroup:     Cgroup{"v2", map[string]bool{"memory": true, "pids": true, "cpu": true}},
+		Runtime:    map[string]string{"crun": "/usr/bin/crun"},
+		FRR:        map[string]string{}, BIRD: map[string]string{"bird": "/usr/sbin/bird"},
+		BridgeNetfilter: map[string]bool{"iptables": false}, IPv6: true, Seccomp: true, OpenFiles: 1 << 20,
+		StateDir: "/var/lib/trellis", DiskFree: 10 << 30, Inodes: 1 << 20, InodesFree: 1 << 20, MemoryAvailable: 8 << 30,
+	}
+	for _, l := range limits {
+		f.Sysctls[l.sysctl] = l.enough
+	}
+	for _, p := range []Probe{ProbeBPF, ProbeTCX, ProbeVeth, ProbeBridge, ProbeTBF, ProbeNetem, ProbeUserNS, ProbeOverlay, ProbeIDMapped, ProbeBPFFS, ProbeTmpfs} {
+		f.Probes[p] = nil
+	}
+	for _, d := range frrDaemons {
+		f.FRR[d] = "/usr/lib/frr/" + d
+	}
+	return f
+}
+
+func TestHealthyMachine(t *testing.T) {
+	results := Judge(healthy())
+	if Worst(results) != OK {
+		for _, r := range results {
+			if r.Status != OK {
+				t.Errorf("%+v", r)
+			}
+		}
+	}
+}
+
+// Each fault changes the results as it should, tells its cost and its remedy,
+// and no other check.
+func TestFaults(t *testing.T) {
+	for _, c := range []struct {
+		check  string
+		status Status
+		said   string // in the result
+		spoil  func(*Facts)
+	}{
+		{"kernel", Fail, "6.6 or later", func(f *Facts) { f.Kernel = "6.1.0-25-amd64" }},
+		{"kernel", Fail, "6.6 or later", func(f *Facts) { f.Kernel = "unknown" }},
+		{"processor", Fail, "riscv64", func(f *Facts) { f.Arch = "riscv64" }},
+		{"namespaces", Fail, "without user", func(f *Facts) { f.Namespaces["user"] = false }},
+		{"seccomp", Fail, "CONFIG_SECCOMP_FILTER", func(f *Facts) { f.Seccomp = false }},
+		{"netem", Warn, "delay, jitter and loss are refused", func(f *Facts) { f.Probes[ProbeNetem] = errors.New("not in this kernel") }},
+		{"tcx", Fail, "no network can run", func(f *Facts) { f.Probes[ProbeTCX] = syscall.EINVAL }},
+		{"user namespaces", Fail, "the limit is reached", func(f *Facts) { f.Probes[ProbeUserNS] = syscall.ENOSPC }},
+		{"overlayfs", Warn, "modprobe overlay", func(f *Facts) { f.Probes[ProbeOverlay] = syscall.ENODEV }},
+		{"cgroups", Fail, "mount -t cgroup2", func(f *Facts) { f.Cgroup = Cgroup{} }},
+		{"cgroup memory", Fail, "cgroup_disable=memory", func(f *Facts) { delete(f.Cgroup.Controllers, "memory") }},
+		{"container runtime", Fail, "apt-get install crun", func(f *Facts) { f.Runtime = nil }},
+		{"container runtime", Warn, "--runtime runc", func(f *Facts) { f.Runtime = map[string]string{"runc": "/usr/bin/runc"} }},
+		{"FRR", Warn, "apt-get install frr", func(f *Facts) { f.FRR = nil }},
+		{"FRR", Warn, "without isisd", func(f *Facts) { delete(f.FRR, "isisd") }},
+		{"BIRD", Warn, "apt-get install bird2", func(f *Facts) { f.BIRD = nil }},
+		{"bridge netfilter", Warn, "net.bridge.bridge-nf-call-iptables=0", func(f *Facts) { f.BridgeNetfilter["iptables"] = true }},
+		{"IPv6", Warn, "ipv6.disable=1", func(f *Facts) { f.IPv6 = false }},
+		{"user.max_user_namespaces", Fail, "room for about 0 nodes", func(f *Facts) { f.Sysctls["user.max_user_namespaces"] = 0 }},
+		{"net.ipv4.neigh.default.gc_thresh3", Warn, "room for about 512 links", func(f *Facts) { f.Sysctls["net.ipv4.neigh.default.gc_thresh3"] = 1024 }},
+		{"open files", Warn, "LimitNOFILE", func(f *Facts) { f.OpenFiles = 1024 }},
+		{"disk", Fail, "--state-dir", func(f *Facts) { f.DiskFree = 1 << 20 }},
+		{"disk", Warn, "--state-dir", func(f *Facts) { f.DiskFree = 500 << 20 }},
+		{"disk", Warn, "inodes", func(f *Facts) { f.InodesFree = 10 }},
+		{"memory", Warn, "free some memory", func(f *Facts) { f.MemoryAvailable = 100 << 20 }},
+	} {
+		f := healthy()
+		c.spoil(f)
+		found := false
+		for _, r := range Judge(f) {
+			if r.Check != c.check {
+				if r.Status != OK {
+					t.Errorf("with a fault of %s: %+v", c.check, r)
+				}
+				continue
+			}
+			found = true
+			if r.Status != c.status || r.Cost == "" || r.Remedy == "" || !strings.Contains(r.Found+r.Cost+r.Remedy, c.said) {
+				t.Errorf("%s: %+v, want %s with %q", c.check, r, c.status, c.said)
+			}
+		}
+		if !found {
+			t.Errorf("no result for %s", c.check)
+		}
+	}
+}
+
+func TestWithoutRootNothingFailsForWantOfTrying(t *testing.T) {
+	f := healthy()
+	f.Root, f.Probes = false, nil
+	for _, r := range Judge(f) {
+		if r.Status == Fail && r.Check != "user" {
+			t.Errorf("%+v", r)
+		}
+		if r.Check == "tcx" && !strings.Contains(r.Found, "needs root") {
+			t.Errorf("%+v", r)
+		}
+	}
+}
+
+func TestCgroupArrangements(t *testing.T) {
+	const (
+		v1     = "30 25 0:26 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory\n31 25 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n32 25 0:28 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n"
+		named  = "33 25 0:29 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,name=systemd\n"
+		header = "#subsys_name\thierarchy\tnum_cgroups\tenabled\n"
+	)
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	write("cgroup.controllers", "cpu io memory pids\n")
+	v2 := "34 25 0:30 / " + dir + " rw - cgroup2 cgroup2 rw\n"
+	for _, c := range []struct {
+		mounts, controllers, mode string
+		memory                    bool
+	}{
+		{v1 + named, header, "v1", true},
+		{v1 + named + v2, header, "hybrid", true},
+		{v2, header, "v2", true},
+		{named + v2, header, "v2", true},
+		{v1, header + "memory\t0\t1\t0\ncpu\t2\t1\t1\n", "v1", false},
+		{"", header, "", false},
+	} {
+		got, err := gatherCgroup(write("mountinfo", c.mounts), write("cgroups", c.controllers))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Mode != c.mode || got.Controllers["memory"] != c.memory {
+			t.Errorf("%q: %+v, want %s with memory %v", c.mounts, got, c.mode, c.memory)
+		}
+	}
+}
+
+// The probes leave nothing on the machine.
+func TestGatherHere(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: tries kernel features in namespaces of its own")
+	}
+	state := func() string {
+		mounts, err := os.ReadFile("/proc/self/mounts")
+		if err != nil {
+			t.Fatal(err)
+		}
+		devices, err := os.ReadFile("/proc/net/dev")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for line := range strings.Lines(string(devices)) {
+			name, _, _ := strings.Cut(line, ":")
+			if strings.Contains(name, "probe") {
+				names = append(names, name)
+			}
+		}
+		return string(mounts) + strings.Join(names, " ")
+	}
+	before := state()
+	f, err := Gather(filepath.Join(t.TempDir(), "not", "there"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after := state(); after != before {
+		t.Errorf("something is left: %s", after)
+	}
+	if f.Arch != runtime.GOARCH || f.Kernel == "" || f.DiskFree == 0 || f.MemoryAvailable == 0 || f.OpenFiles == 0 || len(f.Sysctls) < 5 {
+		t.Errorf("gathered %+v", f)
+	}
+	for _, p := range []Probe{ProbeBPF, ProbeTCX, ProbeVeth, ProbeBridge, ProbeTBF, ProbeNetem, ProbeUserNS, ProbeOverlay, ProbeIDMapped, ProbeBPFFS, ProbeTmpfs} {
+		if _, tried := f.Probes[p]; !tried {
+			t.Errorf("%s was not tried", p)
+		}
+	}
+}
