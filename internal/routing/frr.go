@@ -60,7 +60,8 @@ func frr(r *router, s network) (Daemons, error) {
 		d.Services = append(d.Services, frrService(daemon, name, limit))
 	}
 	// Without an integrated file vtysh writes what it saves to the daemons' own.
-	d.addFile(r.Node, frrEtc+"vtysh.conf", []byte("no service integrated-vtysh-config\n"))
+	// Without "nopassword" vtysh asks PAM about root, and a node has no PAM.
+	d.addFile(r.Node, frrEtc+"vtysh.conf", []byte("no service integrated-vtysh-config\nusername root nopassword\n"))
 	return d, nil
 }
 

@@ -71,13 +71,14 @@ func TestKilledAtEveryStep(t *testing.T) {
 			s := testenv.StartService(t, testenv.Options{Env: []string{"TRELLIS_FAULT=" + point}})
 			for _, args := range [][]string{{"up", before}, {"up", after}, {"down", "f"}} {
 				_, stderr, code := s.Trellis(append(args, "--timeout", "60s")...)
-				if !s.Running() {
-					reached[point] = true
-					break
+				if code == 0 {
+					continue
 				}
-				if code != 0 {
+				if err := s.WaitExit(time.Second); err != nil {
 					t.Fatalf("%v fails and the service lives: %s", args, stderr)
 				}
+				reached[point] = true
+				break
 			}
 			if s.Running() {
 				t.Skipf("the networks of this test have fewer steps of this kind")
@@ -93,9 +94,6 @@ func TestKilledAtEveryStep(t *testing.T) {
 				s.Restart(testenv.Options{})
 			}
 			s.Must("up", after, "--timeout", "60s")
-			if p := decode[ping](t, s.Must("ping", "f", "--sample", "4", "-o", "json")); p.Pairs == 0 {
-				t.Errorf("ping tried nothing")
-			}
 			for _, pair := range [][2]string{{"a", "b"}, {"a", "e"}, {"e", "a"}, {"c", "d"}} {
 				s.Must("exec", "f/"+pair[0], "--", "ping", "-c1", "-W2", pair[1])
 			}
