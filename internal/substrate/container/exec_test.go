@@ -134,7 +134,8 @@ func TestExecTerminal(t *testing.T) {
 		say("sleep 1000\n", "sleep 1000")
 		time.Sleep(100 * time.Millisecond)
 		say("\x1a", "Stopped") // job control
-		say("kill %1; exit 6\n", "exit")
+		say("kill %1; wait %1; echo go''ne\n", "gone") // with stopped jobs bash would refuse to exit
+		say("exit 6\n", "exit 6")
 		if code, err := p.Wait(); code != 6 || err != nil {
 			t.Errorf("exit code %d, %v: %s", code, err, out.String())
 		}
