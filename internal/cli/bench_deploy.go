@@ -223,6 +223,13 @@ func (e *Env) benchDeploy(ctx context.Context, cfg deploy.Config) (report deploy
 		report.Address = e.Address
 		return report, benchFailure(ctx, err)
 	}
+	// The sentences about the service that the environment names do not fit the
+	// throw-away one: its errors are given as they are.
+	defer func() {
+		if err != nil {
+			err = errors.New(err.Error())
+		}
+	}()
 	program, err := os.Executable()
 	if err != nil {
 		return report, fmt.Errorf("find the trellis program to start a service: %w", err)

@@ -40,7 +40,7 @@ type Result struct {
 	Samples []Sample `json:"samples"`
 	// Summary is over the samples.
 	Summary Figures[bench.Spread] `json:"summary"`
-	// Error says why the case ended early; the samples before it count.
+	// Error says why the case ended early; what was measured before it counts.
 	Error string `json:"error,omitempty"`
 }
 

@@ -77,11 +77,13 @@ func Run(ctx context.Context, client Client, cfg Config) (Report, error) {
 				title: fmt.Sprintf("%s (case %d of %d, round %d of %d)", c.Name, i+1, len(cfg.Cases), n+1, cfg.Repeat),
 			}
 			sample, err := m.run(ctx)
+			if err == nil || len(sample.Seconds) > 0 { // what was measured before an error counts
+				result.Samples = append(result.Samples, sample)
+			}
 			if err != nil {
 				result.Error = err.Error()
 				break
 			}
-			result.Samples = append(result.Samples, sample)
 		}
 		result.Summary = summarize(result.Samples)
 		report.Cases = append(report.Cases, result)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -27,6 +28,7 @@ import (
 type Service struct {
 	// Address is that of the service's socket.
 	Address string
+	options Options
 	client  Client
 	home    home
 	lock    *os.File
@@ -130,7 +132,7 @@ func newHome() (home, *os.File, error) {
 
 // launch runs the service of a home and waits until it answers.
 func launch(ctx context.Context, o Options, h home) (*Service, error) {
-	s := &Service{Address: "unix://" + filepath.Join(h.run, "trellis.sock"), home: h}
+	s := &Service{Address: "unix://" + filepath.Join(h.run, "trellis.sock"), options: o, home: h}
 	var err error
 	if s.client, err = o.Dial(s.Address); err != nil {
 		return nil, err
@@ -164,16 +166,26 @@ func launch(ctx context.Context, o Options, h home) (*Service, error) {
 // Client is a client of the service.
 func (s *Service) Client() Client { return s.client }
 
-// Stop takes every network down, ends the service and removes what it had. Where
-// something could not be removed, the directories stay, for the next [Start] to
-// try again.
+// Stop takes every network down, ends the service and removes what it had. If
+// the service has died meanwhile, which is an error, it is started once more for
+// that. Where something could not be removed, the directories stay, for the next
+// [Start] to try again.
 func (s *Service) Stop(ctx context.Context) error {
-	err := remove(ctx, s.client, &trellisv1.DeleteRequest{All: true}, func(*trellisv1.Progress) {})
-	if err != nil {
-		err = fmt.Errorf("take down the networks of the throw-away service: %w: %s", err, lastWords(s.home.log()))
+	died := s.death()
+	err := s.clear(ctx)
+	if err != nil && died == nil { // perhaps because it is dying
+		select {
+		case <-s.process.ended:
+			died = s.death()
+		case <-time.After(time.Second):
+		}
 	}
-	if e := s.process.stop(); e != nil {
+	if e := s.process.stop(); e != nil && died == nil {
 		err = errors.Join(err, fmt.Errorf("stop the throw-away service: %w: %s", e, lastWords(s.home.log())))
+	}
+	if died != nil {
+		died = fmt.Errorf("the throw-away service has died: %w: %s", died, lastWords(s.home.log()))
+		err = raze(ctx, s.options, s.home)
 	}
 	if err == nil {
 		err = s.home.remove()
@@ -183,7 +195,27 @@ func (s *Service) Stop(ctx context.Context) error {
 	if s.lock != nil {
 		err = errors.Join(err, s.lock.Close())
 	}
-	return err
+	return errors.Join(died, err)
+}
+
+// death tells why the service has ended without being told to; nil while it
+// runs.
+func (s *Service) death() error {
+	select {
+	case <-s.process.ended:
+		return s.process.err
+	default:
+		return nil
+	}
+}
+
+// clear takes every network down.
+func (s *Service) clear(ctx context.Context) error {
+	err := remove(ctx, s.client, &trellisv1.DeleteRequest{All: true}, func(*trellisv1.Progress) {})
+	if err != nil {
+		return fmt.Errorf("take down the networks of the throw-away service: %w: %s", err, lastWords(s.home.log()))
+	}
+	return nil
 }
 
 // sweep removes what predecessors that no longer run have left.
@@ -205,7 +237,9 @@ func sweep(ctx context.Context, o Options) error {
 		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
 			o.Note("removing what a measurement that was killed has left (%s)", h.base)
-			err = raze(ctx, o, h)
+			if err = raze(ctx, o, h); err == nil {
+				err = h.remove()
+			}
 		} else if errors.Is(err, unix.EWOULDBLOCK) {
 			err = nil // its owner lives
 		}
@@ -226,7 +260,11 @@ func raze(ctx context.Context, o Options, h home) error {
 	if err != nil {
 		return err
 	}
-	return s.Stop(ctx)
+	err = s.clear(ctx)
+	if e := s.process.stop(); e != nil {
+		err = errors.Join(err, fmt.Errorf("stop the throw-away service: %w: %s", e, lastWords(h.log())))
+	}
+	return err
 }
 
 // process is a command that runs in namespaces of its own.
@@ -311,13 +349,19 @@ func (p *process) stop() error {
 	return fmt.Errorf("it had to be killed %s after it was told to stop", stopTime)
 }
 
-// lastWords gives the end of a log in one line.
+// lastWords gives the end of a log, or what begins with the runtime's word of a
+// crash.
 func lastWords(path string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return fmt.Sprintf("its log cannot be read: %v", err)
 	}
 	const most = 1500
+	for _, word := range []string{"\nfatal error: ", "\npanic: "} {
+		if i := strings.Index(string(text), word); i >= 0 {
+			return "its log says: " + string(text[i+1:min(len(text), i+most)])
+		}
+	}
 	if len(text) > most {
 		text = append([]byte("…"), text[len(text)-most:]...)
 	}
