@@ -188,8 +188,9 @@ func (p *Process) wait(finish func()) {
 	go func() {
 		select {
 		case <-p.ctx.Done():
-			// First the process inside: without it the runtime ends by itself.
-			if p.Signal(syscall.SIGKILL) != nil {
+			// First the process inside: without it the runtime ends by itself. One
+			// that never came to be leaves the runtime to be killed.
+			if err := p.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
 				_ = p.cmd.Process.Kill()
 			}
 		case <-ended:
@@ -234,15 +235,64 @@ func (p *Process) Resize(rows, cols uint16) error {
 		return os.ErrProcessDone
 	default:
 	}
-	c, err := p.terminal.SyscallConn() // Fd would make it blocking
+	size := unix.Winsize{Row: rows, Col: cols}
+	if err := setSize(p.terminal, &size); err != nil {
+		return err
+	}
+	// The runtime should hand the size on, but exec of crun 1.8 does not.
+	pid, err := p.pid()
+	if err != nil {
+		return nil // ended, or not started: then it reads the size that was just set
+	}
+	name := fmt.Sprintf("/proc/%d/fd/0", pid)
+	var st unix.Stat_t
+	if err := unix.Stat(name, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR || unix.Major(st.Rdev) != ptsMajor {
+		return nil // the process has ended, or has turned its input away from the terminal
+	}
+	inner, err := os.OpenFile(name, unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil
+	}
+	defer inner.Close()
+	return setSize(inner, &size)
+}
+
+// ptsMajor is the device number of terminals in a devpts (Documentation/admin-guide/devices.txt).
+const ptsMajor = 136
+
+// setSize leaves the file in its mode, as Fd would not.
+func setSize(f *os.File, size *unix.Winsize) error {
+	c, err := f.SyscallConn()
 	if err != nil {
 		return err
 	}
 	var set error
-	err = c.Control(func(fd uintptr) {
-		set = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols})
-	})
+	err = c.Control(func(fd uintptr) { set = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, size) })
 	return errors.Join(err, set)
+}
+
+// startTime is how long the runtime may take to say what it has started.
+const startTime = 5 * time.Second
+
+// pid is the process as the host sees it. The runtime writes it down shortly
+// after the process has begun to run.
+func (p *Process) pid() (int, error) {
+	for deadline := time.Now().Add(startTime); ; {
+		b, err := os.ReadFile(p.pidFile)
+		if err == nil {
+			if pid, err := strconv.Atoi(strings.TrimSpace(string(b))); err == nil {
+				return pid, nil
+			}
+		}
+		if time.Now().After(deadline) {
+			return 0, errors.New("the process has not started yet")
+		}
+		select {
+		case <-p.done:
+			return 0, os.ErrProcessDone
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
 }
 
 // Signal sends a signal to the process.
@@ -252,13 +302,9 @@ func (p *Process) Signal(sig syscall.Signal) error {
 		return os.ErrProcessDone
 	default:
 	}
-	b, err := os.ReadFile(p.pidFile)
+	pid, err := p.pid()
 	if err != nil {
-		return fmt.Errorf("the process has not started yet: %w", err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
-	if err != nil {
-		return fmt.Errorf("the process has not started yet: %w", err)
+		return err
 	}
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {

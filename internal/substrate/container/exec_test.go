@@ -133,7 +133,7 @@ func TestExecTerminal(t *testing.T) {
 		say("stty size\n", "44 123")
 		say("sleep 1000\n", "sleep 1000")
 		time.Sleep(100 * time.Millisecond)
-		say("\x1a", "Stopped") // job control
+		say("\x1a", "Stopped")                         // job control
 		say("kill %1; wait %1; echo go''ne\n", "gone") // with stopped jobs bash would refuse to exit
 		say("exit 6\n", "exit 6")
 		if code, err := p.Wait(); code != 6 || err != nil {
