@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/creack/pty"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 )
 
@@ -60,7 +61,15 @@ func (r *Runtime) exec(ctx context.Context, id ID, e ExecSpec) (*Process, error)
 	if !c.Released {
 		return nil, errors.New("it has not been released yet")
 	}
-	spec, err := json.Marshal(process(e.Argv, slices.Concat(c.Env, e.Env), e.TTY))
+	if e.Rows == 0 || e.Cols == 0 {
+		e.Rows, e.Cols = 24, 80
+	}
+	described := process(e.Argv, slices.Concat(c.Env, e.Env), e.TTY)
+	if e.TTY {
+		// From the start: the runtimes look at the size of their own terminal late.
+		described.ConsoleSize = &specs.Box{Height: uint(e.Rows), Width: uint(e.Cols)}
+	}
+	spec, err := json.Marshal(described)
 	if err != nil {
 		return nil, err
 	}
@@ -140,9 +149,6 @@ func (p *Process) startPipes(e ExecSpec) (func(), error) {
 // node, and relays to one of ours; so no terminal of the host's gets in.
 func (p *Process) startTerminal(e ExecSpec) (func(), error) {
 	size := &pty.Winsize{Rows: e.Rows, Cols: e.Cols}
-	if size.Rows == 0 || size.Cols == 0 {
-		size.Rows, size.Cols = 24, 80
-	}
 	p.cmd.SysProcAttr.Setsid, p.cmd.SysProcAttr.Setctty = true, true
 	master, err := pty.StartWithAttrs(p.cmd, size, p.cmd.SysProcAttr)
 	if err != nil {
