@@ -20,6 +20,7 @@ import (
 	"trellis/internal/store"
 	"trellis/internal/substrate/container"
 	"trellis/internal/substrate/dataplane"
+	"trellis/internal/substrate/netns"
 	"trellis/internal/substrate/port"
 )
 
@@ -30,6 +31,11 @@ type Store interface {
 	Statuses(ctx context.Context, vnet string) (map[string]*store.Status, error)
 	Plan(ctx context.Context, host, vnet string) (*plan.Plan, error)
 }
+
+// neighbours is how many neighbours the machine must be able to know: the
+// kernel counts those of all network namespaces together, and each link of each
+// family needs two.
+const neighbours = 1 << 17
 
 // Config is what an agent needs.
 type Config struct {
@@ -81,6 +87,12 @@ func New(cfg Config) (*Agent, error) {
 
 // Run converges until ctx ends. What runs goes on without it.
 func (a *Agent) Run(ctx context.Context) error {
+	if err := a.unmakeAll(); err != nil {
+		return fmt.Errorf("tidy up after a predecessor: %w", err)
+	}
+	if err := netns.RaiseNeighbourLimits(neighbours); err != nil {
+		return err
+	}
 	defer a.running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -30,6 +30,7 @@ type observed struct {
 	marks  map[string]applied         // by node
 	spaces map[string]*netns.NS       // of the running nodes
 	index  map[string]int             // ifindex by device
+	owner  map[string]string          // node by device
 }
 
 func (o *observed) close() {
@@ -78,7 +79,7 @@ func (a *Agent) observe(ctx context.Context, name string) (*observed, error) {
 	o := &observed{
 		kernel: reconcile.Kernel{Nodes: map[string]reconcile.Node{}, Devices: map[string]reconcile.Device{}},
 		states: map[string]container.State{}, marks: map[string]applied{},
-		spaces: map[string]*netns.NS{}, index: map[string]int{},
+		spaces: map[string]*netns.NS{}, index: map[string]int{}, owner: map[string]string{},
 	}
 	if err := a.observeDevices(name, o); err != nil {
 		return nil, fmt.Errorf("read the devices of %s: %w", name, err)
@@ -110,9 +111,10 @@ func (a *Agent) observeDevices(name string, o *observed) error {
 	mine := map[string]port.State{}
 	for _, l := range links {
 		names[l.Index] = l.Device
-		if vnet, _, ok := parseAlias(a.cfg.Instance, l.Alias); ok && vnet == name {
+		if vnet, object, ok := parseAlias(a.cfg.Instance, l.Alias); ok && vnet == name {
 			mine[l.Device] = l
 			o.index[l.Device] = l.Index
+			o.owner[l.Device], _, _ = strings.Cut(object, ":")
 		}
 	}
 	if len(mine) == 0 {
@@ -122,7 +124,7 @@ func (a *Agent) observeDevices(name string, o *observed) error {
 	if err != nil {
 		return err
 	}
-	all, err := a.paths.Read()
+	all, err := a.paths.Read(name)
 	if err != nil {
 		return err
 	}
@@ -159,6 +161,20 @@ func (a *Agent) observeDevices(name string, o *observed) error {
 		}
 	}
 	return nil
+}
+
+// groupShared reports whether a device that is not the VNet's is in its group.
+func (a *Agent) groupShared(name string, group uint32) (bool, error) {
+	links, err := port.List(a.cfg.Instance)
+	if err != nil {
+		return false, err
+	}
+	for _, l := range links {
+		if vnet, _, _ := parseAlias(a.cfg.Instance, l.Alias); l.Group == group && vnet != name {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // observeNodes reads the insides of the running nodes, side by side.

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"trellis/internal/store"
 	"trellis/internal/substrate/container"
 	"trellis/internal/substrate/netns"
+	"trellis/internal/substrate/rcu"
 	"trellis/internal/substrate/shaper"
 )
 
@@ -67,7 +69,7 @@ var handlers = map[reconcile.Op]func(*runner, context.Context, []reconcile.Step)
 	reconcile.RemovePort:   (*runner).removeDevices,
 	reconcile.RemoveBridge: (*runner).removeDevices,
 	reconcile.Start:        each((*runner).start),
-	reconcile.AddBridge:    each((*runner).addBridge),
+	reconcile.AddBridge:    (*runner).addBridges,
 	reconcile.AddPort:      (*runner).addPorts,
 	reconcile.Join:         (*runner).join,
 	reconcile.Enslave:      (*runner).enslave,
@@ -114,7 +116,7 @@ func (r *runner) advance(n int) {
 }
 
 // run carries out all steps, kind by kind.
-func (r *runner) run(ctx context.Context) error {
+func (r *runner) run(ctx context.Context) (err error) {
 	r.roundShapes()
 	steps := reconcile.Diff(r.want, r.seen.kernel, r.wait)
 	phase := store.PhaseCreating
@@ -125,6 +127,15 @@ func (r *runner) run(ctx context.Context) error {
 		s.Phase, s.Done, s.Total, s.Error = phase, 0, len(steps), ""
 		s.Nodes = r.states(steps)
 	})
+	if len(steps) > 0 {
+		// Making and removing devices waits for RCU under the lock of all
+		// network configuration, the kernel's own cleaning up included.
+		hurry, err := rcu.Expedite()
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, hurry()) }()
+	}
 	for len(steps) > 0 {
 		op, n := steps[0].Op, 1
 		for n < len(steps) && steps[n].Op == op {

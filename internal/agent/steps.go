@@ -31,10 +31,46 @@ func (r *runner) stop(ctx context.Context, steps []reconcile.Step) error {
 		}
 		delete(r.seen.states, s.Node)
 	}
+	if err := r.dropPorts(steps); err != nil {
+		return err
+	}
 	if err := r.a.containers.Remove(ctx, ids...); err != nil {
 		return fmt.Errorf("stop %d nodes of %s: %w", len(ids), r.want.VNet, err)
 	}
 	r.advance(len(steps))
+	return nil
+}
+
+// dropPorts removes the ports of nodes that are about to stop, all in one go:
+// left to the end of their namespaces, each costs more, and their names stay
+// taken for a while.
+func (r *runner) dropPorts(steps []reconcile.Step) error {
+	if r.want.Empty() {
+		return r.dropGroup()
+	}
+	stopping := map[string]bool{}
+	for _, s := range steps {
+		stopping[s.Node] = true
+	}
+	var devices []string
+	for device, owner := range r.seen.owner {
+		if stopping[owner] {
+			devices = append(devices, device)
+		}
+	}
+	return r.remove(devices)
+}
+
+// dropGroup removes all devices of the VNet by their group, unless another
+// VNet's devices happen to share it.
+func (r *runner) dropGroup() error {
+	shared, err := r.a.groupShared(r.want.VNet, r.want.Group)
+	if err != nil || shared {
+		return err
+	}
+	if err := port.DeleteGroup(r.want.Group); err != nil {
+		return fmt.Errorf("remove the devices of %s: %w", r.want.VNet, err)
+	}
 	return nil
 }
 
@@ -46,13 +82,25 @@ func (r *runner) removeDevices(_ context.Context, steps []reconcile.Step) error 
 		devices[i] = s.Device
 		delete(r.seen.index, s.Device)
 	}
-	if err := r.a.paths.Remove(r.want.VNet, devices...); err != nil {
-		return fmt.Errorf("detach the ports of %s: %w", r.want.VNet, err)
+	if err := r.remove(devices); err != nil {
+		return err
+	}
+	r.advance(len(steps))
+	return nil
+}
+
+// remove removes devices and what the data plane holds of them. Those that are
+// gone already are no error.
+func (r *runner) remove(devices []string) error {
+	if len(devices) == 0 {
+		return nil
 	}
 	if err := port.Delete(devices...); err != nil {
 		return fmt.Errorf("remove the devices of %s: %w", r.want.VNet, err)
 	}
-	r.advance(len(steps))
+	if err := r.a.paths.Remove(r.want.VNet, devices...); err != nil {
+		return fmt.Errorf("detach the ports of %s: %w", r.want.VNet, err)
+	}
 	return nil
 }
 
@@ -94,23 +142,45 @@ func services(n *plan.Node) []container.Service {
 	return list
 }
 
-// addBridge makes a LAN's bridge and shuts it off from this machine's stack.
-func (r *runner) addBridge(_ context.Context, s reconcile.Step) error {
-	l := r.lans[s.Device]
-	err := bridge.Ensure(bridge.Bridge{
-		Name: l.Device, MTU: l.MTU, Group: r.want.Group,
-		Alias: plan.Alias(r.a.cfg.Instance, r.want.VNet, "@"+l.Link),
-	})
+// addBridges makes LANs' bridges and shuts them off from this machine's stack.
+func (r *runner) addBridges(_ context.Context, steps []reconcile.Step) error {
+	devices := make([]string, len(steps))
+	up := make(map[string]bool, len(steps))
+	for i, s := range steps {
+		devices[i] = s.Device
+		up[s.Device] = true
+	}
+	made, err := r.a.making(r.want.VNet, devices)
 	if err != nil {
+		return err
+	}
+	for _, device := range devices {
+		r.point(reconcile.AddBridge)
+		l := r.lans[device]
+		err := bridge.Ensure(bridge.Bridge{
+			Name: device, MTU: l.MTU, Group: r.want.Group,
+			Alias: plan.Alias(r.a.cfg.Instance, r.want.VNet, "@"+l.Link),
+		})
+		if err != nil {
+			return fmt.Errorf("make lan %s of %s: %w", l.Link, r.want.VNet, err)
+		}
+	}
+	if err := made(); err != nil {
 		return err
 	}
 	if err := r.learnDevices(); err != nil {
 		return err
 	}
-	if err := r.attach(l.Device, dataplane.Bridge); err != nil {
+	for _, device := range devices {
+		if err := r.attach(device, dataplane.Bridge); err != nil {
+			return err
+		}
+	}
+	if err := port.SetUp(up); err != nil {
 		return err
 	}
-	return port.SetUp(map[string]bool{l.Device: true})
+	r.advance(len(steps))
+	return nil
 }
 
 // attach attaches the programs of a role to a device.
@@ -130,8 +200,10 @@ func (r *runner) attach(device string, role dataplane.Role) error {
 // addPorts makes veth pairs, and learns the numbers of all devices.
 func (r *runner) addPorts(_ context.Context, steps []reconcile.Step) error {
 	specs := make([]port.Spec, len(steps))
+	devices := make([]string, len(steps))
 	for i, s := range steps {
 		r.point(s.Op)
+		devices[i] = s.Device
 		ns, err := r.space(s.Node)
 		if err != nil {
 			return err
@@ -142,8 +214,15 @@ func (r *runner) addPorts(_ context.Context, steps []reconcile.Step) error {
 			Name: p.Name, MAC: p.MAC, MTU: p.MTU, Node: ns.FD(),
 		}
 	}
+	made, err := r.a.making(r.want.VNet, devices)
+	if err != nil {
+		return err
+	}
 	if err := port.Create(specs); err != nil {
 		return fmt.Errorf("make the ports of %s: %w", r.want.VNet, err)
+	}
+	if err := made(); err != nil {
+		return err
 	}
 	r.advance(len(steps))
 	return r.learnDevices()
@@ -226,11 +305,18 @@ func (r *runner) enslave(_ context.Context, steps []reconcile.Step) error {
 func (r *runner) help(s reconcile.Step, shaped, helper string) error {
 	p := r.ports[s.Device]
 	if _, ok := r.seen.index[shaped]; !ok {
-		err := port.CreateHelpers([]port.Helper{{
+		made, err := r.a.making(r.want.VNet, []string{shaped, helper})
+		if err != nil {
+			return err
+		}
+		err = port.CreateHelpers([]port.Helper{{
 			Device: p.Device, Group: r.want.Group, MTU: p.MTU,
 			Alias: plan.Alias(r.a.cfg.Instance, r.want.VNet, s.Node+":"+p.Name),
 		}})
 		if err != nil {
+			return err
+		}
+		if err := made(); err != nil {
 			return err
 		}
 		if err := r.learnDevices(); err != nil {

@@ -28,9 +28,9 @@ type worker struct {
 	wake chan struct{}
 
 	mu        sync.Mutex
-	want      *plan.Plan // nil until the first assignment, or once forgotten
-	forgotten bool       // the store knows nothing of the VNet any more
-	fresh     bool       // the plan has not been looked at yet
+	want      *plan.Plan       // nil until the first assignment, or once forgotten
+	forgotten bool             // the store knows nothing of the VNet any more
+	fresh     bool             // the plan has not been looked at yet
 	watched   map[string]watch // by node
 
 	ended  chan struct{} // closed when run returns

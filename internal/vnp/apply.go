@@ -2,6 +2,8 @@ package vnp
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"connectrpc.com/connect"
@@ -45,6 +47,9 @@ func (s *Service) Apply(ctx context.Context, req *connect.Request[trellisv1.Appl
 	}
 	st, err := w.run(ctx)
 	if err != nil {
+		if st != nil && st.Phase == store.PhaseFailed && isNew(g.Record) {
+			err = s.rollBack(ctx, v.Name, err)
+		}
 		return s.fail(err)
 	}
 	result := &trellisv1.ApplyResult{
@@ -65,39 +70,50 @@ func (s *Service) Apply(ctx context.Context, req *connect.Request[trellisv1.Appl
 // since is the time in seconds from began to at; zero when at came before.
 func since(began, at time.Time) float64 { return max(0, at.Sub(began).Seconds()) }
 
-// admit commits the description. One that has not changed is committed anew
-// only when what runs differs from it: that is how `up` repairs.
+// isNew reports whether this generation is the VNet's first.
+func isNew(rec *store.VNetRecord) bool { return rec.Created.Equal(rec.Admitted) }
+
+// rollBackTime bounds the removal of what could not be made.
+const rollBackTime = 30 * time.Second
+
+// rollBack removes a new VNet that could not be made: all or nothing.
+func (s *Service) rollBack(ctx context.Context, name string, cause error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollBackTime)
+	defer cancel()
+	err := s.delete(ctx, name, nil)
+	also := "what was made of it has been removed"
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		also = fmt.Sprintf("removing what was made of it failed too (%v): try `trellis down %s`", err, name)
+	}
+	text := cause.Error()
+	var known *connect.Error
+	if errors.As(cause, &known) {
+		text = known.Message()
+	}
+	return connect.NewError(connect.CodeOf(cause), fmt.Errorf("%s; %s", text, also))
+}
+
+// admit commits the description. One that has not changed is committed anew, as
+// soon as the agent is done with it: the agent then looks at everything again,
+// repairs what differs, and reports truly whether the routes are there.
 func (s *Service) admit(ctx context.Context, v *vnet.VNet) (pip.Grant, error) {
 	g, err := s.provider.Admit(ctx, v, s.substrate.Prepare, false)
 	if err != nil || g.Changed {
 		return g, err
 	}
-	differs, err := s.differs(ctx, g)
-	if err != nil || !differs {
-		return g, err
-	}
-	return s.provider.Admit(ctx, v, s.substrate.Prepare, true)
-}
-
-// differs tells whether an agent that believes to be done with a plan is
-// mistaken, or has given up.
-func (s *Service) differs(ctx context.Context, g pip.Grant) (bool, error) {
 	statuses, err := s.store.Statuses(ctx, g.Record.Name())
 	if err != nil {
-		return false, err
+		return pip.Grant{}, err
 	}
 	st := statuses[s.host]
 	if st == nil || st.Generation != g.Record.Generation {
-		return false, nil // it has yet to look at it
+		return g, nil // it has yet to look at it
 	}
 	switch st.Phase {
-	case store.PhaseFailed:
-		return true, nil
-	case store.PhaseCreated, store.PhaseConverged:
-		steps, err := s.substrate.DryRun(ctx, g.Plan)
-		return len(steps) > 0, err
+	case store.PhaseCreated, store.PhaseConverged, store.PhaseFailed:
+		return s.provider.Admit(ctx, v, s.substrate.Prepare, true)
 	}
-	return false, nil // under way
+	return g, nil // under way
 }
 
 // dryRun sends the steps that applying the description would take.

@@ -182,3 +182,33 @@ func deleteGroup(c *rtnl.Conn, group uint32) (err error) {
 	}
 	return nil
 }
+
+// DeleteNameless removes those of the devices that exist and carry no alias.
+// The kernel gives a device its alias only after it is made, so one whose maker
+// was killed in between has a name that is Trellis's and nothing else. The
+// caller knows the names that it was about to make.
+func DeleteNameless(devices ...string) error {
+	c, err := rtnl.Dial()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	links, err := c.Links()
+	if err != nil {
+		return fmt.Errorf("read the devices of the root context: %w", err)
+	}
+	made := make(map[string]bool, len(devices))
+	for _, d := range devices {
+		made[d] = true
+	}
+	var nameless []string
+	for i := range links {
+		if made[links[i].Name] && links[i].Alias == "" {
+			nameless = append(nameless, links[i].Name)
+		}
+	}
+	if len(nameless) == 0 {
+		return nil
+	}
+	return Delete(nameless...)
+}

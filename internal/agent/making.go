@@ -1,0 +1,75 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"trellis/internal/substrate/port"
+)
+
+// A device gets its alias, and with it its owner, only after it is made. What is
+// about to be made is therefore written down first, in the run directory, so
+// that after a crash in between the nameless ones are found and removed.
+
+func (a *Agent) makingDir() string { return filepath.Join(a.cfg.RunDir, "making") }
+
+// making writes down the devices of a VNet that are about to be made. The
+// returned function takes the note away once they have their aliases.
+func (a *Agent) making(vnet string, devices []string) (made func() error, err error) {
+	if err := a.unmake(vnet); err != nil {
+		return nil, err
+	}
+	b, err := json.Marshal(devices)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(a.makingDir(), 0o700); err != nil {
+		return nil, err
+	}
+	note := filepath.Join(a.makingDir(), vnet)
+	if err := os.WriteFile(note, b, 0o600); err != nil {
+		return nil, fmt.Errorf("note what is about to be made: %w", err)
+	}
+	return func() error { return os.Remove(note) }, nil
+}
+
+// unmake removes what a note says was being made and has no owner yet.
+func (a *Agent) unmake(vnet string) error {
+	note := filepath.Join(a.makingDir(), vnet)
+	b, err := os.ReadFile(note)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var devices []string
+	// A note that was cut short was being written: nothing was made after it.
+	if json.Unmarshal(b, &devices) == nil {
+		if err := port.DeleteNameless(devices...); err != nil {
+			return fmt.Errorf("remove the devices of %s that were being made: %w", vnet, err)
+		}
+	}
+	return os.Remove(note)
+}
+
+// unmakeAll does so for every VNet, when the agent starts.
+func (a *Agent) unmakeAll() error {
+	notes, err := os.ReadDir(a.makingDir())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, n := range notes {
+		if err := a.unmake(n.Name()); err != nil {
+			return err
+		}
+	}
+	return os.Remove(a.makingDir())
+}
