@@ -86,8 +86,9 @@ type Check func(context.Context, *plan.Plan) error
 type Grant struct {
 	Record *store.VNetRecord
 	Plan   *plan.Plan
-	// Changed tells whether the request wrote a new generation.
-	Changed bool
+	// Changed tells whether the request wrote a new generation, New whether that
+	// was the VNet's first.
+	Changed, New bool
 }
 
 // maxAttempts bounds how often a request is tried again after another one has
@@ -152,11 +153,12 @@ func (p *Provider) commit(ctx context.Context, rec *store.VNetRecord, next *plan
 			return Grant{}, Refused{err}
 		}
 	}
+	isNew := rec.IsNew()
 	if err := p.store.Put(ctx, rec, map[string]*plan.Plan{p.host: next}); err != nil {
 		return Grant{}, err
 	}
 	p.log.Info("admitted", "vnet", rec.Name(), "generation", rec.Generation, "nodes", len(next.Nodes))
-	return Grant{Record: rec, Plan: next, Changed: true}, nil
+	return Grant{Record: rec, Plan: next, Changed: true, New: isNew}, nil
 }
 
 // next drafts the record of the VNet's next generation. The release gives back

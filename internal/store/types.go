@@ -48,13 +48,14 @@ type VNetRecord struct {
 	// Generation grows by one with every change; that of a new record is larger
 	// than those of all records of the same name before it.
 	Generation int64 `json:"generation"`
-	// Admitted is when this generation was.
-	Admitted time.Time `json:"admitted"`
 	// Hosts are the substrate nodes that hold, or may still hold, a part.
 	Hosts []string `json:"hosts"`
 
 	revision int64 // of the store, when it was read; 0: new
 }
+
+// IsNew reports whether the record was never stored.
+func (r *VNetRecord) IsNew() bool { return r.revision == 0 }
 
 // Name is the VNet's name.
 func (r *VNetRecord) Name() string { return r.Spec.Name }

@@ -47,7 +47,7 @@ func (s *Service) Apply(ctx context.Context, req *connect.Request[trellisv1.Appl
 	}
 	st, err := w.run(ctx)
 	if err != nil {
-		if st != nil && st.Phase == store.PhaseFailed && isNew(g.Record) {
+		if st != nil && st.Phase == store.PhaseFailed && g.New {
 			err = s.rollBack(ctx, v.Name, err)
 		}
 		return s.fail(err)
@@ -69,9 +69,6 @@ func (s *Service) Apply(ctx context.Context, req *connect.Request[trellisv1.Appl
 
 // since is the time in seconds from began to at; zero when at came before.
 func since(began, at time.Time) float64 { return max(0, at.Sub(began).Seconds()) }
-
-// isNew reports whether this generation is the VNet's first.
-func isNew(rec *store.VNetRecord) bool { return rec.Created.Equal(rec.Admitted) }
 
 // rollBackTime bounds the removal of what could not be made.
 const rollBackTime = 30 * time.Second
