@@ -18,13 +18,7 @@ import (
 // while neighbours are found anew. A limit that is high enough already is left,
 // and none is ever lowered.
 func RaiseNeighbourLimits(n int) error {
-	fd, err := unix.Open("/proc/1/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("open the machine's first network namespace: %w", err)
-	}
-	first := &NS{fd: fd}
-	defer first.Close()
-	return first.Do(func() error {
+	raise := func() error {
 		for _, family := range []string{"ipv4", "ipv6"} {
 			// From the top: each must not exceed the next.
 			for i, limit := range []int{n, n / 2, n / 4} {
@@ -35,7 +29,34 @@ func RaiseNeighbourLimits(n int) error {
 			}
 		}
 		return nil
-	})
+	}
+	// Only the first namespace has these sysctls; most often it is the caller's.
+	if _, err := os.Stat("/proc/sys/net/ipv4/neigh/default/gc_thresh3"); err == nil {
+		return raise()
+	}
+	first, err := firstNS()
+	if err != nil {
+		return fmt.Errorf("open the machine's first network namespace: %w", err)
+	}
+	defer first.Close()
+	return first.Do(raise)
+}
+
+// firstNS opens the network namespace of the machine's first process or, where
+// that one has privileges that we have not and so may not be looked into, of the
+// kernel's thread daemon, which has the same.
+func firstNS() (*NS, error) {
+	fd, err := unix.Open("/proc/1/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		return &NS{fd: fd}, nil
+	}
+	if comm, e := os.ReadFile("/proc/2/comm"); e != nil || string(comm) != "kthreadd\n" {
+		return nil, err // in a PID namespace, 2 is anybody
+	}
+	if fd, err = unix.Open("/proc/2/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+		return nil, err
+	}
+	return &NS{fd: fd}, nil
 }
 
 func raiseSysctl(path string, value int) error {
