@@ -12,7 +12,8 @@
  *
  * After go it starts the services of the table, reaps whatever ends in the
  * node, and starts services again that end, with a pause that doubles from
- * 0.1 s to 30 s and starts afresh after a run of 10 s. SIGTERM stops all and
+ * 0.1 s to 30 s and starts afresh after a run of 10 s. With a daemon that waits
+ * for nothing, those that wait for a path start again too. SIGTERM stops all and
  * exits. Files 3 to 5 are the host's; they are closed in every child, and init
  * is not dumpable, so that nothing in the node reaches them through /proc/1.
  *
@@ -212,12 +213,18 @@ static void fail_later(struct service *s)
 	s->pause = s->pause * 2 > LAST_PAUSE ? LAST_PAUSE : s->pause * 2;
 }
 
-static void start(struct service *s)
+/* awaited is the path that a service waits for, "" if none. */
+static const char *awaited(const struct service *s)
 {
 	struct strings at = {s->record, s->record + s->length};
 	for (int i = 0; i < 5; i++)
 		next(&at);
-	const char *path = next(&at);
+	return next(&at);
+}
+
+static void start(struct service *s)
+{
+	const char *path = awaited(s);
 	if (*path && SYS3(faccessat, AT_FDCWD, path, 0)) {
 		if (!s->ready)
 			s->ready = now() + READY_TIME;
@@ -267,6 +274,21 @@ static void release(struct service *s)
 	s->state = FREE;
 }
 
+/*
+ * followers starts anew what waits for a path, since the daemon that makes the
+ * path has ended: FRR's protocol daemons do not tell a new zebra their routes.
+ * The stale path goes, so that they wait for the new one.
+ */
+static void followers(void)
+{
+	for (struct service *s = services; s < services + MAX_SERVICES; s++) {
+		if (s->state == FREE || !*awaited(s))
+			continue;
+		SYS3(unlinkat, AT_FDCWD, awaited(s), 0);
+		stop(s);
+	}
+}
+
 static void ended(struct service *s, int status)
 {
 	int asked = s->state == STOPPING;
@@ -285,6 +307,8 @@ static void ended(struct service *s, int status)
 		s->state = EXITED;
 		return;
 	}
+	if (!*awaited(s))
+		followers();
 	s->restarts++;
 	if (asked || t - s->since >= LONG_RUN)
 		s->pause = FIRST_PAUSE;

@@ -18,12 +18,12 @@ enum {
 	NR_pwrite64 = 18, NR_clone = 56, NR_execve = 59, NR_wait4 = 61, NR_kill = 62,
 	NR_ftruncate = 77, NR_chdir = 80, NR_setuid = 105, NR_setgid = 106, NR_setsid = 112,
 	NR_setgroups = 116, NR_prctl = 157, NR_clock_gettime = 228, NR_exit_group = 231,
-	NR_openat = 257, NR_faccessat = 269, NR_ppoll = 271, NR_signalfd4 = 289, NR_dup3 = 292,
+	NR_openat = 257, NR_unlinkat = 263, NR_faccessat = 269, NR_ppoll = 271, NR_signalfd4 = 289, NR_dup3 = 292,
 	NR_pipe2 = 293,
 };
 #elif defined(__aarch64__)
 enum {
-	NR_dup3 = 24, NR_ftruncate = 46, NR_faccessat = 48, NR_chdir = 49, NR_openat = 56,
+	NR_dup3 = 24, NR_unlinkat = 35, NR_ftruncate = 46, NR_faccessat = 48, NR_chdir = 49, NR_openat = 56,
 	NR_close = 57, NR_pipe2 = 59, NR_read = 63, NR_write = 64, NR_pread64 = 67,
 	NR_pwrite64 = 68, NR_ppoll = 73, NR_signalfd4 = 74, NR_exit_group = 94,
 	NR_clock_gettime = 113, NR_kill = 129, NR_rt_sigprocmask = 135, NR_setgid = 144,

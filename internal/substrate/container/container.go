@@ -53,7 +53,8 @@ type Service struct {
 	Env  []string `json:"env,omitempty"`
 	// After names a path inside the node that must exist before init starts the
 	// service (FRR's daemons need zebra's socket); empty: none. Init looks for
-	// it every few milliseconds, and starts the service anyway after 10 s.
+	// it every few milliseconds, and starts the service anyway after 5 s. Such a
+	// service starts anew when one that waits for nothing ends.
 	After string `json:"after,omitempty"`
 }
 
