@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -379,7 +380,11 @@ func (r *runner) route(_ context.Context, s reconcile.Step) error {
 	if err != nil {
 		return err
 	}
-	if _, err := ns.SetRoutes(routes); err != nil {
+	sources := make([]netip.Addr, len(n.Loopbacks))
+	for i, l := range n.Loopbacks {
+		sources[i] = l.Addr()
+	}
+	if _, err := ns.SetRoutes(routes, sources...); err != nil {
 		return err
 	}
 	return r.mark(s.Node, func(m *applied) { m.Routes = r.marks(n).Routes })

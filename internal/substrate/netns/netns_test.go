@@ -219,6 +219,40 @@ func TestRoutesConvergeAndCover(t *testing.T) {
 // TestManyRoutes sets as many routes as a node of a large network has, and
 // holds the cost of setting and reading them to a bound that a request for each
 // system call would miss.
+func TestRoutesHaveAPreferredSource(t *testing.T) {
+	nstest.Root(t)
+	n := nstest.NewNode(t)
+	if err := n.Defaults(nil); err != nil {
+		t.Fatal(err)
+	}
+	mustPorts(t, nstest.Spec(n, "eth1"), nstest.Spec(n, "eth2"))
+	n.Configure(t, "eth1", "10.0.1.1/24", "fd00:1::1/64")
+	n.Configure(t, "eth2", "10.0.2.1/24", "fd00:2::1/64")
+	n.Must(t, "ip addr add 10.7.7.7/32 dev lo; ip addr add fd00:7::7/128 dev lo")
+	hop := func(gw, dev string) routing.NextHop {
+		return routing.NextHop{Gateway: netip.MustParseAddr(gw), Interface: dev}
+	}
+	want := []routing.Route{
+		{Prefix: netip.MustParsePrefix("10.9.0.1/32"), Hops: []routing.NextHop{hop("10.0.1.2", "eth1"), hop("10.0.2.2", "eth2")}},
+		{Prefix: netip.MustParsePrefix("fd00:9::1/128"), Hops: []routing.NextHop{hop("fd00:1::2", "eth1")}},
+	}
+	v4, v6 := netip.MustParseAddr("10.7.7.7"), netip.MustParseAddr("fd00:7::7")
+	for _, c := range []struct {
+		sources []netip.Addr
+		changed int
+		said    bool
+	}{{nil, 2, false}, {[]netip.Addr{v4, v6}, 2, true}, {[]netip.Addr{v4, v6}, 0, true}, {[]netip.Addr{v6}, 1, false}} {
+		changed, err := n.SetRoutes(want, c.sources...)
+		if err != nil || changed != c.changed {
+			t.Errorf("sources %v: %d changes, want %d: %v", c.sources, changed, c.changed, err)
+		}
+		out := n.Must(t, "ip route show 10.9.0.1; ip -6 route show fd00:9::1")
+		if said := strings.Contains(out, "src 10.7.7.7") && strings.Contains(out, "src fd00:7::7"); said != c.said {
+			t.Errorf("sources %v:\n%s", c.sources, out)
+		}
+	}
+}
+
 func TestManyRoutes(t *testing.T) {
 	nstest.Root(t)
 	n := nstest.NewNode(t)
