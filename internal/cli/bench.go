@@ -45,9 +45,9 @@ func spread(s bench.Spread, show func(float64) string) string {
 	return fmt.Sprintf("%s (%s–%s)", show(s.Median), show(s.Min), show(s.Max))
 }
 
-// secondsText and mebibytes write figures for tables.
-func secondsText(v float64) string { return fmt.Sprintf("%.2f s", v) }
-func mebibytes(v float64) string   { return fmt.Sprintf("%.2f MiB", v/(1<<20)) }
+// secondsText and mebibytes write figures for tables, whose headings have the unit.
+func secondsText(v float64) string { return fmt.Sprintf("%.2f", v) }
+func mebibytes(v float64) string   { return fmt.Sprintf("%.2f", v/(1<<20)) }
 
 // machineLines says what a measurement ran on.
 func machineLines(w io.Writer, m bench.Machine) {

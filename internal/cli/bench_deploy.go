@@ -265,8 +265,8 @@ func benchFailure(ctx context.Context, err error) error {
 // deployTable writes the report for people: times first, then costs.
 func deployTable(w io.Writer, r *deploy.Report) {
 	machineLines(w, r.Machine)
-	times := newTable("CASE", "ROUTING", ">NODES", ">LINKS", ">IN PLACE", ">CONVERGED", ">AGAIN", ">LINK ADDED", ">DOWN", "REACHABLE")
-	costs := newTable("CASE", ">NODE, CGROUP", ">NODE, ALL", ">CPU UP", ">CPU DOWN", ">SERVICE IDLE", ">SERVICE UP", ">SERVICE AFTER")
+	times := newTable("CASE", "ROUTING", ">NODES", ">LINKS", ">IN PLACE s", ">CONVERGED s", ">AGAIN s", ">LINK ADDED s", ">DOWN s", "REACHABLE")
+	costs := newTable("CASE", ">NODE, CGROUP MiB", ">NODE, ALL MiB", ">CPU UP s", ">CPU DOWN s", ">SERVICE IDLE MiB", ">UP MiB", ">AFTER MiB")
 	for i := range r.Cases {
 		c := &r.Cases[i]
 		s := func(name string) string { return spread(c.Summary.Seconds[name], secondsText) }
