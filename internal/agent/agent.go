@@ -62,8 +62,8 @@ type Agent struct {
 	swept   chan struct{} // closed when the leftovers without a plan have workers
 }
 
-// New opens the kernel's facilities; nothing is changed but the mount of the
-// agent's BPF file system under the run directory.
+// New opens the kernel's facilities, and removes what a predecessor that was
+// killed had just begun to make.
 func New(cfg Config) (*Agent, error) {
 	containers, err := container.New(container.Config{
 		Instance: cfg.Instance, RunDir: cfg.RunDir, StateDir: cfg.StateDir, Runtime: cfg.Runtime,
@@ -79,17 +79,18 @@ func New(cfg Config) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the data plane: %w", err)
 	}
-	return &Agent{
+	a := &Agent{
 		cfg: cfg, log: cfg.Log, containers: containers, pins: pins, paths: paths,
 		workers: map[string]*worker{}, swept: make(chan struct{}),
-	}, nil
+	}
+	if err := a.unmakeAll(); err != nil {
+		return nil, errors.Join(fmt.Errorf("tidy up after a predecessor: %w", err), a.Close())
+	}
+	return a, nil
 }
 
 // Run converges until ctx ends. What runs goes on without it.
 func (a *Agent) Run(ctx context.Context) error {
-	if err := a.unmakeAll(); err != nil {
-		return fmt.Errorf("tidy up after a predecessor: %w", err)
-	}
 	if err := netns.RaiseNeighbourLimits(neighbours); err != nil {
 		return err
 	}

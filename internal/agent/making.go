@@ -27,9 +27,6 @@ func (a *Agent) making(vnet string, devices []string) (made func() error, err er
 	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(a.makingDir(), 0o700); err != nil {
-		return nil, err
-	}
 	note := filepath.Join(a.makingDir(), vnet)
 	if err := os.WriteFile(note, b, 0o600); err != nil {
 		return nil, fmt.Errorf("note what is about to be made: %w", err)
@@ -59,10 +56,10 @@ func (a *Agent) unmake(vnet string) error {
 
 // unmakeAll does so for every VNet, when the agent starts.
 func (a *Agent) unmakeAll() error {
-	notes, err := os.ReadDir(a.makingDir())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	if err := os.MkdirAll(a.makingDir(), 0o700); err != nil {
+		return err
 	}
+	notes, err := os.ReadDir(a.makingDir())
 	if err != nil {
 		return err
 	}
@@ -71,5 +68,5 @@ func (a *Agent) unmakeAll() error {
 			return err
 		}
 	}
-	return os.Remove(a.makingDir())
+	return nil
 }
