@@ -73,7 +73,8 @@ type Probe string
 // What is tried.
 const (
 	ProbeBPF      Probe = "bpf"               // load a program
-	ProbeTCX      Probe = "tcx"               // attach it to a device
+	ProbeTCX      Probe = "tcx"               // attach it to a device, from Linux 6.6 on
+	ProbeFilter   Probe = "tc filters"        // attach it to a device, as before
 	ProbeVeth     Probe = "veth"              // make a pair
 	ProbeBridge   Probe = "bridge"            // make a bridge
 	ProbeTBF      Probe = "tbf"               // limit a rate

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"trellis/internal/substrate/kernel"
 )
 
 // Gather looks at the machine. stateDir is where the service keeps its state;
@@ -22,11 +24,10 @@ func Gather(stateDir string) (*Facts, error) {
 		Sysctls: map[string]int64{}, Namespaces: map[string]bool{}, Probes: map[Probe]error{},
 		Runtime: map[string]string{}, FRR: map[string]string{}, BIRD: map[string]string{}, BridgeNetfilter: map[string]bool{},
 	}
-	var uts unix.Utsname
-	if err := unix.Uname(&uts); err != nil {
-		return nil, fmt.Errorf("read the kernel's version: %w", err)
+	var err error
+	if f.Kernel, err = kernel.Release(); err != nil {
+		return nil, err
 	}
-	f.Kernel = unix.ByteSliceToString(uts.Release[:])
 	for _, l := range limits {
 		if v, err := readInt("/proc/sys/" + sysctlPath(l.sysctl)); err == nil {
 			f.Sysctls[l.sysctl] = v
@@ -41,7 +42,7 @@ func Gather(stateDir string) (*Facts, error) {
 			f.BridgeNetfilter[t] = v != 0
 		}
 	}
-	_, err := os.Stat("/proc/net/if_inet6")
+	_, err = os.Stat("/proc/net/if_inet6")
 	f.IPv6 = err == nil
 	actions, err := os.ReadFile("/proc/sys/kernel/seccomp/actions_avail")
 	f.Seccomp = err == nil && strings.Contains(string(actions), "errno")

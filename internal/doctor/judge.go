@@ -6,16 +6,10 @@ import (
 	"io/fs"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
-)
 
-// Oldest kernel with tcx (commit e420bed02507, "bpf: Add fd-based tcx multi-prog
-// infra with link support").
-const (
-	minKernelMajor = 6
-	minKernelMinor = 6
+	"trellis/internal/substrate/kernel"
 )
 
 // Judge turns facts into results, in the order in which to mend things.
@@ -28,8 +22,7 @@ func Judge(f *Facts) []Result {
 		"allow user namespaces: sysctl -w user.max_user_namespaces=65536, and kernel.apparmor_restrict_unprivileged_userns=0 where an AppArmor profile forbids them to root"))
 	add(f.probe(ProbeBPF, Fail, "links cannot be joined; no network can run",
 		"use a kernel with CONFIG_BPF_SYSCALL and without lockdown in confidentiality mode"))
-	add(f.probe(ProbeTCX, Fail, "links cannot be joined; no network can run",
-		fmt.Sprintf("use Linux %d.%d or later", minKernelMajor, minKernelMinor)))
+	add(f.hooks())
 	add(f.probe(ProbeBPFFS, Fail, "links cannot outlive the service", "use a kernel with CONFIG_BPF_SYSCALL"))
 	add(f.probe(ProbeVeth, Fail, "nodes get no interfaces; no network can run", "modprobe veth, or use a kernel with CONFIG_VETH"))
 	add(f.probe(ProbeBridge, Warn, "links of type lan are refused", "modprobe bridge, or use a kernel with CONFIG_BRIDGE"))
@@ -58,27 +51,10 @@ func (f *Facts) root() Result {
 }
 
 func (f *Facts) kernel() Result {
-	major, minor, known := kernelVersion(f.Kernel)
-	if known && (major > minKernelMajor || major == minKernelMajor && minor >= minKernelMinor) {
+	if kernel.Supported(f.Kernel) {
 		return ok("kernel", f.Kernel)
 	}
-	return Result{"kernel", Fail, f.Kernel, "links cannot be joined; no network can run",
-		fmt.Sprintf("use Linux %d.%d or later: on Debian 12 linux-image-amd64 from bookworm-backports, on Ubuntu 22.04 linux-generic-hwe-22.04", minKernelMajor, minKernelMinor)}
-}
-
-// kernelVersion reads the first two numbers of a release.
-func kernelVersion(release string) (major, minor int, ok bool) {
-	parts := strings.SplitN(release, ".", 3)
-	if len(parts) < 2 {
-		return 0, 0, false
-	}
-	major, err1 := strconv.Atoi(parts[0])
-	digits := strings.IndexFunc(parts[1], func(r rune) bool { return r < '0' || r > '9' })
-	if digits >= 0 {
-		parts[1] = parts[1][:digits]
-	}
-	minor, err2 := strconv.Atoi(parts[1])
-	return major, minor, err1 == nil && err2 == nil
+	return Result{"kernel", Fail, f.Kernel, fmt.Sprintf("Trellis needs Linux %v or later; the service does not start", kernel.Minimum), kernel.Remedy}
 }
 
 func (f *Facts) arch() Result {
@@ -122,6 +98,15 @@ func (f *Facts) probe(p Probe, bad Status, cost, remedy string) Result {
 		return Result{string(p), bad, "the limit is reached", cost, "sysctl -w user.max_user_namespaces=65536"}
 	}
 	return Result{string(p), bad, err.Error(), cost, remedy}
+}
+
+// hooks judges the two ways to put programs on devices, of which one will do.
+func (f *Facts) hooks() Result {
+	if f.Probes[ProbeTCX] != nil && f.Probes[ProbeFilter] == nil {
+		return ok(string(ProbeTCX), "not in this kernel; tc filters do its work")
+	}
+	return f.probe(ProbeTCX, Fail, "links cannot be joined; no network can run",
+		"modprobe sch_ingress and cls_bpf, or use a kernel with CONFIG_NET_CLS_BPF and CONFIG_NET_SCH_INGRESS")
 }
 
 func (f *Facts) cgroup() []Result {

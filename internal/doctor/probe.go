@@ -23,7 +23,7 @@ func (f *Facts) probeAll() {
 	f.Probes[ProbeUserNS], f.Probes[ProbeIDMapped] = probeUserNS(existing(f.StateDir))
 	onThrowawayThread(func() {
 		if err := isolate(); err != nil {
-			for _, p := range []Probe{ProbeBPF, ProbeTCX, ProbeVeth, ProbeBridge, ProbeTBF, ProbeNetem, ProbeOverlay, ProbeBPFFS, ProbeTmpfs} {
+			for _, p := range []Probe{ProbeBPF, ProbeTCX, ProbeFilter, ProbeVeth, ProbeBridge, ProbeTBF, ProbeNetem, ProbeOverlay, ProbeBPFFS, ProbeTmpfs} {
 				f.Probes[p] = err
 			}
 			return
@@ -66,7 +66,7 @@ func (f *Facts) probeNetwork() {
 	const port, bridge = "probe0", "probebr0"
 	handle, err := netlink.NewHandle()
 	if err != nil {
-		for _, p := range []Probe{ProbeVeth, ProbeBridge, ProbeTBF, ProbeNetem, ProbeTCX} {
+		for _, p := range []Probe{ProbeVeth, ProbeBridge, ProbeTBF, ProbeNetem, ProbeTCX, ProbeFilter} {
 			f.Probes[p] = err
 		}
 	} else {
@@ -85,13 +85,14 @@ func (f *Facts) probeNetwork() {
 	})
 	f.Probes[ProbeBPF] = err
 	if err != nil {
-		f.Probes[ProbeTCX] = fmt.Errorf("no program to attach: %w", err)
+		none := fmt.Errorf("no program to attach: %w", err)
+		f.Probes[ProbeTCX], f.Probes[ProbeFilter] = none, none
 	} else {
 		defer program.Close()
 	}
 	if f.Probes[ProbeVeth] != nil {
 		none := errors.New("no device to try it on")
-		f.Probes[ProbeTBF], f.Probes[ProbeNetem], f.Probes[ProbeTCX] = none, none, none
+		f.Probes[ProbeTBF], f.Probes[ProbeNetem], f.Probes[ProbeTCX], f.Probes[ProbeFilter] = none, none, none, none
 		return
 	}
 	device, err := handle.LinkByName(port)
@@ -106,6 +107,7 @@ func (f *Facts) probeNetwork() {
 			err = attached.Close()
 		}
 		f.Probes[ProbeTCX] = err
+		f.Probes[ProbeFilter] = addFilter(handle, index, program)
 	}
 	qdisc := netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}
 	try := func(q netlink.Qdisc) error {
@@ -120,6 +122,20 @@ func (f *Facts) probeNetwork() {
 	}
 	f.Probes[ProbeTBF] = try(&netlink.Tbf{QdiscAttrs: qdisc, Rate: 1 << 20, Limit: 1 << 20, Buffer: 1 << 16})
 	f.Probes[ProbeNetem] = try(netlink.NewNetem(qdisc, netlink.NetemQdiscAttrs{Latency: 1000}))
+}
+
+// addFilter puts a program on a device by a filter.
+func addFilter(handle *netlink.Handle, index int, program *ebpf.Program) error {
+	clsact := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
+	}}
+	if err := handle.QdiscAdd(clsact); err != nil {
+		return fmt.Errorf("add a clsact: %w", err)
+	}
+	return handle.FilterAdd(&netlink.BpfFilter{
+		FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Priority: 1, Protocol: unix.ETH_P_ALL},
+		Fd:          program.FD(), Name: "trellis_probe", DirectAction: true,
+	})
 }
 
 // probeMounts tries the file systems that nodes are made of, on a tmpfs of the

@@ -10,10 +10,8 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"trellis/internal/substrate/rcu"
 	"trellis/internal/substrate/rtnl"
 )
 
@@ -78,7 +76,7 @@ func (d *Dataplane) attach(vnet, device string, ifindex int, role Role) error {
 		}
 	}
 	if role == Bridge {
-		if err := unpin(in + outSuffix); err != nil {
+		if err := detach(in + outSuffix); err != nil {
 			return err
 		}
 	}
@@ -87,10 +85,10 @@ func (d *Dataplane) attach(vnet, device string, ifindex int, role Role) error {
 	return d.register(ifindex, role)
 }
 
-// attachHook makes the pinned link at path be that of the hook.
+// attachHook makes the anchor at path be that of the hook.
 func (d *Dataplane) attachHook(path string, ifindex int, h hook) error {
 	program := d.programs[h.program]
-	old, err := openLink(path)
+	old, err := openAnchor(path)
 	if err != nil {
 		return err
 	}
@@ -100,22 +98,13 @@ func (d *Dataplane) attachHook(path string, ifindex int, h hook) error {
 			if old.program == d.ids[h.program] {
 				return nil
 			}
-			return old.Update(program)
+			return old.update(program)
 		}
-		if err := unpin(path); err != nil { // of an earlier device of the name
+		if err := old.remove(); err != nil { // of an earlier device of the name
 			return err
 		}
 	}
-	release, err := rcu.Expedite()
-	if err != nil {
-		return err
-	}
-	l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: program, Attach: h.attach})
-	if err != nil {
-		return errors.Join(err, release())
-	}
-	// The pin holds the link from here on; without it, it goes with l.
-	return errors.Join(l.Pin(path), l.Close(), release())
+	return d.set(path, ifindex, h.attach, program)
 }
 
 // register enters the device in the map, unjoined, unless it is there.
@@ -209,14 +198,18 @@ func (d *Dataplane) Read(vnets ...string) ([]Attachment, error) {
 	return found, nil
 }
 
-// attachment reads a device's links; whole is false if one is missing.
+// attachment reads a device's anchors; whole is false if one is missing, or its
+// program. Of a device that is gone nothing is missing.
 func (d *Dataplane) attachment(vnet, device string) (a Attachment, whole bool, err error) {
 	path := filepath.Join(d.dir, vnet, device)
-	in, err := openLink(path)
+	in, err := openAnchor(path)
 	if err != nil || in == nil {
 		return a, false, err
 	}
 	defer in.Close()
+	if in.program == 0 {
+		return Attachment{VNet: vnet, Device: device}, in.index == 0, nil
+	}
 	name, err := d.programName(in.program)
 	if err != nil {
 		return a, false, err
@@ -226,7 +219,7 @@ func (d *Dataplane) attachment(vnet, device string) (a Attachment, whole bool, e
 		if h.suffix == "" {
 			continue
 		}
-		other, err := openLink(path + h.suffix)
+		other, err := openAnchor(path + h.suffix)
 		if err != nil || other == nil {
 			return a, false, err
 		}
@@ -271,7 +264,7 @@ func (d *Dataplane) Remove(vnet string, devices ...string) error {
 			errs = append(errs, err)
 			continue
 		}
-		errs = append(errs, unpin(path+outSuffix), unpin(path))
+		errs = append(errs, detach(path+outSuffix), detach(path))
 	}
 	errs = append(errs, d.forget(indexes))
 	if all {
@@ -291,7 +284,7 @@ func (d *Dataplane) indexes(vnet string, devices []string) ([]int, error) {
 			if err != nil {
 				return nil, err
 			}
-			l, err := openLink(path)
+			l, err := openAnchor(path)
 			if err != nil {
 				return nil, err
 			}

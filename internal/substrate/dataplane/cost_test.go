@@ -2,6 +2,7 @@ package dataplane_test
 
 import (
 	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -60,7 +61,11 @@ func TestDeployCost(t *testing.T) {
 	must(t, d.Remove("net"))
 	remove += lap("forget")
 	t.Logf("deploy %v, remove %v", deploy.Round(time.Millisecond), remove.Round(time.Millisecond))
-	if deploy > 6*time.Second || remove > 4*time.Second { // aims: 2.5 and 1, on a quiet machine
+	slack := time.Duration(1)
+	if os.Getenv(withoutTCX) != "" {
+		slack = 2
+	}
+	if deploy > slack*6*time.Second || remove > slack*4*time.Second { // aims with tcx: 2.5 and 1, on a quiet machine
 		t.Errorf("deploying takes %v, removing %v", deploy, remove)
 	}
 	if left, err := port.List("test"); err != nil || len(left) != 0 {

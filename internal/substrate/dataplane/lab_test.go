@@ -2,8 +2,11 @@ package dataplane_test
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"trellis/internal/substrate/bridge"
 	"trellis/internal/substrate/dataplane"
@@ -35,7 +38,11 @@ func newLab(t testing.TB) *lab {
 
 func mustOpen(t testing.TB, dir string) *dataplane.Dataplane {
 	t.Helper()
-	d, err := dataplane.Open(dir)
+	open := dataplane.Open
+	if os.Getenv(withoutTCX) != "" {
+		open = dataplane.OpenWithoutTCX
+	}
+	d, err := open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,6 +90,15 @@ func (l *lab) lan(t testing.TB, name string, mtu int, nodes ...*nstest.Node) []s
 		ports = append(ports, s.Device)
 	}
 	must(t, port.SetUp(up))
+	for _, n := range nodes {
+		n.Must(t, "ip link set eth1 up")
+	}
+	// The bridge hears of a carrier a moment later.
+	for deadline := time.Now().Add(5 * time.Second); strings.Count(nstest.Sh(t, "bridge link"), "state forwarding") < len(nodes); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the bridge's ports do not forward:\n%s", nstest.Sh(t, "bridge link"))
+		}
+	}
 	return ports
 }
 

@@ -130,6 +130,10 @@ func otherBuild(t *testing.T, dir string) {
 		if strings.HasSuffix(path, ":out") {
 			continue
 		}
+		if os.Getenv(withoutTCX) != "" {
+			nstest.Sh(t, fmt.Sprintf("tc filter replace dev %s ingress protocol all pref 1 handle 1 bpf direct-action object-pinned %s", filepath.Base(path), pin))
+			continue
+		}
 		l, err := link.LoadPinnedLink(path, nil)
 		must(t, err)
 		must(t, l.Update(program))

@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
+
+	"trellis/internal/substrate/kernel"
 )
 
 // Dataplane is the data plane of one instance. Its methods may be called from
@@ -21,6 +23,7 @@ type Dataplane struct {
 	programs map[string]*ebpf.Program
 	ids      map[string]ebpf.ProgramID // of programs
 	names    map[ebpf.ProgramID]string // of programs, other builds' too
+	filters  bool                      // new anchors are filters: the kernel has no tcx
 
 	mu    sync.Mutex // guards slots and the read-modify-write of ports
 	slots slots
@@ -29,7 +32,17 @@ type Dataplane struct {
 // Open loads the programs and maps into dir, which [Mount] has made a bpffs, or
 // adopts those that are pinned there. Programs of another build are replaced in
 // every link, each atomically, so that no frame is lost; maps are kept.
+//
+// A kernel older than [kernel.Minimum] is refused.
 func Open(dir string) (*Dataplane, error) {
+	if err := kernel.Check(); err != nil {
+		return nil, err
+	}
+	return open(dir, hasTCX)
+}
+
+// open opens the data plane, with hasTCX to tell what the kernel has.
+func open(dir string, hasTCX func(*ebpf.Program) (bool, error)) (*Dataplane, error) {
 	mounted, err := isBPFFS(dir)
 	if err != nil {
 		return nil, err
@@ -38,13 +51,13 @@ func Open(dir string) (*Dataplane, error) {
 		return nil, fmt.Errorf("%s is not a bpffs; mount one first (mount -t bpf bpf %s)", dir, dir)
 	}
 	d := &Dataplane{dir: dir, programs: map[string]*ebpf.Program{}, ids: map[string]ebpf.ProgramID{}, names: map[ebpf.ProgramID]string{}}
-	if err := d.open(); err != nil {
+	if err := d.open(hasTCX); err != nil {
 		return nil, errors.Join(fmt.Errorf("open the data plane at %s: %w", dir, err), d.Close())
 	}
 	return d, nil
 }
 
-func (d *Dataplane) open() error {
+func (d *Dataplane) open(hasTCX func(*ebpf.Program) (bool, error)) error {
 	fresh, err := d.load()
 	if err != nil {
 		return err
@@ -54,7 +67,12 @@ func (d *Dataplane) open() error {
 			return err
 		}
 	}
-	return d.adoptLinks()
+	tcx, err := hasTCX(d.programs["port_in"])
+	if err != nil {
+		return fmt.Errorf("try tcx: %w", err)
+	}
+	d.filters = !tcx
+	return d.adoptAnchors()
 }
 
 // load makes or adopts the maps and loads the programs of this build.
@@ -98,7 +116,7 @@ func (d *Dataplane) explain(err error) error {
 	case errors.Is(err, ebpf.ErrMapIncompatible):
 		return fmt.Errorf("the pinned maps are of a layout that this build does not know; take all networks down with the build that made them, then unmount %s: %w", d.dir, err)
 	case errors.Is(err, ebpf.ErrNotSupported):
-		return fmt.Errorf("this kernel cannot run the programs; Trellis needs Linux 6.6 or later: %w", err)
+		return fmt.Errorf("this kernel cannot run the programs; use one with CONFIG_BPF_SYSCALL, and Linux %v or later: %w", kernel.Minimum, err)
 	}
 	return fmt.Errorf("load the programs: %w", err)
 }
@@ -162,9 +180,9 @@ func replacePin(path string, p *ebpf.Program) error {
 	return os.Rename(next, path)
 }
 
-// adoptLinks brings every pinned link up to this build's programs, and forgets
+// adoptAnchors brings every anchor up to this build's programs, and forgets
 // the entries of devices that are gone.
-func (d *Dataplane) adoptLinks() error {
+func (d *Dataplane) adoptAnchors() error {
 	vnets, err := d.vnets()
 	if err != nil {
 		return err
@@ -176,7 +194,7 @@ func (d *Dataplane) adoptLinks() error {
 			return err
 		}
 		for _, pin := range pins {
-			index, err := d.adoptLink(filepath.Join(d.dir, vnet, pin))
+			index, err := d.adoptAnchor(filepath.Join(d.dir, vnet, pin))
 			if err != nil {
 				return err
 			}
@@ -193,28 +211,31 @@ func (d *Dataplane) adoptLinks() error {
 	return d.forgetExcept(alive)
 }
 
-// adoptLink updates one link's program if it is another build's, and gives the
-// interface index of the link's device.
-func (d *Dataplane) adoptLink(path string) (int, error) {
-	l, err := openLink(path)
-	if err != nil || l == nil {
+// adoptAnchor updates one anchor's program if it is another build's, and gives
+// the interface index of the anchor's device, 0 if it is gone.
+func (d *Dataplane) adoptAnchor(path string) (int, error) {
+	a, err := openAnchor(path)
+	if err != nil || a == nil {
 		return 0, err
 	}
-	defer l.Close()
-	name, err := d.programName(l.program)
+	defer a.Close()
+	if a.program == 0 || a.index == 0 {
+		return a.index, nil // Attach mends it
+	}
+	name, err := d.programName(a.program)
 	if err != nil {
 		return 0, err
 	}
 	current, known := d.programs[name]
 	if !known {
-		return 0, fmt.Errorf("the pinned link %s runs a program %q that this build does not have; remove the pin", path, name)
+		return 0, fmt.Errorf("what %s stands for runs a program %q that this build does not have; remove the pin", path, name)
 	}
-	if l.index != 0 && l.program != d.ids[name] {
-		if err := l.Update(current); err != nil {
+	if a.program != d.ids[name] {
+		if err := a.update(current); err != nil {
 			return 0, fmt.Errorf("replace the program of %s: %w", path, err)
 		}
 	}
-	return l.index, nil
+	return a.index, nil
 }
 
 // programName gives the name of a loaded program, which may be another build's.

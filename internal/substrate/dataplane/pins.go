@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 )
 
 const (
@@ -48,34 +47,6 @@ func (d *Dataplane) pinPath(vnet, device, suffix string) (string, error) {
 		}
 	}
 	return filepath.Join(d.dir, vnet, device+suffix), nil
-}
-
-// pinned is a link as it was found.
-type pinned struct {
-	link.Link
-	index   int // of the device; 0: the device is gone, and the link without effect
-	attach  ebpf.AttachType
-	program ebpf.ProgramID
-}
-
-// openLink opens a pinned link; nil if there is no such pin.
-func openLink(path string) (*pinned, error) {
-	l, err := link.LoadPinnedLink(path, nil)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open the pinned link %s: %w", path, err)
-	}
-	info, err := l.Info()
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("read the pinned link %s: %w", path, err), l.Close())
-	}
-	tcx := info.TCX()
-	if tcx == nil {
-		return nil, errors.Join(fmt.Errorf("the pinned link %s is no tcx link; remove it", path), l.Close())
-	}
-	return &pinned{Link: l, index: int(tcx.Ifindex), attach: ebpf.AttachType(tcx.AttachType), program: info.Program}, nil
 }
 
 // unpin removes a pin; that it is not there is no error.

@@ -1,0 +1,62 @@
+package dataplane
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"trellis/internal/substrate/rcu"
+)
+
+// noDevice is an interface index that no device has.
+const noDevice = 1<<31 - 1
+
+// hasTCX tries whether the kernel has tcx (6.6, commit e420bed02507), at a
+// device that does not exist.
+func hasTCX(p *ebpf.Program) (bool, error) {
+	l, err := link.AttachTCX(link.TCXOptions{Interface: noDevice, Program: p, Attach: ebpf.AttachTCXIngress})
+	switch {
+	case errors.Is(err, ebpf.ErrNotSupported):
+		return false, nil
+	case err == nil:
+		return true, l.Close()
+	}
+	return true, nil // it looked for the device
+}
+
+// openLink opens a pinned link; nil if there is no such pin.
+func openLink(path string) (*anchor, error) {
+	l, err := link.LoadPinnedLink(path, nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open the pinned link %s: %w", path, err)
+	}
+	info, err := l.Info()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("read the pinned link %s: %w", path, err), l.Close())
+	}
+	tcx := info.TCX()
+	if tcx == nil {
+		return nil, errors.Join(fmt.Errorf("the pinned link %s is no tcx link; remove it", path), l.Close())
+	}
+	return &anchor{path: path, index: int(tcx.Ifindex), attach: ebpf.AttachType(tcx.AttachType), program: info.Program, link: l}, nil
+}
+
+// setLink attaches a program by a link, and pins it at path.
+func setLink(path string, ifindex int, attach ebpf.AttachType, p *ebpf.Program) error {
+	release, err := rcu.Expedite()
+	if err != nil {
+		return err
+	}
+	l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: p, Attach: attach})
+	if err != nil {
+		return errors.Join(err, release())
+	}
+	// The pin holds the link from here on; without it, it goes with l.
+	return errors.Join(l.Pin(path), l.Close(), release())
+}
