@@ -16,10 +16,11 @@ const (
 	// warmUp is the first part of a stream, which does not count: TCP opens its
 	// window in it.
 	warmUp = 300 * time.Millisecond
-	// patience bounds every system call, so that a path that carries nothing ends
-	// in an error and not in a wait.
-	patience = 2 * time.Second
 )
+
+// patience bounds every system call, so that a path that carries nothing ends in
+// an error and not in a wait. TCP sends a lost SYN again after 1, 3 and 7 seconds.
+var patience = 10 * time.Second
 
 // stream sends one TCP stream from a space to an address in another for a while,
 // and gives the rate at which its payload arrives, in 10⁹ bits a second.

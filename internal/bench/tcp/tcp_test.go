@@ -97,6 +97,8 @@ func TestBrokenPathIsAnError(t *testing.T) {
 			t.Error(err)
 		}
 	}()
+	defer func(d time.Duration) { patience = d }(patience)
+	patience = time.Second
 	// The router stops forwarding.
 	if err := p.nodes[1].do(func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0) }); err != nil {
 		t.Fatal(err)
