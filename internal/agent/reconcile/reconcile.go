@@ -9,7 +9,10 @@
 // The order: what must go goes first (nodes, then ports, then bridges), then
 // nodes are started and held, then devices are made and joined, then the
 // nodes' insides are set up, and only then are the nodes released, so that no
-// program of a tenant runs before its network is there.
+// program of a tenant runs before its network is there. Ports get their carrier
+// before the nodes get their routes: routes over an interface without carrier
+// are dead until the kernel has told every table of it, a hundred interfaces a
+// second (net/core/link_watch.c).
 package reconcile
 
 import (
@@ -90,9 +93,9 @@ const (
 	Enslave      Op = "enslave"       // put a port on its LAN's bridge
 	Shape        Op = "shape"         // set rate, delay and loss
 	Resize       Op = "resize"        // change a port's MTU
+	Carrier      Op = "carrier"       // give or take a port's carrier
 	Address      Op = "address"       // set up interfaces and addresses inside a node
 	Route        Op = "route"         // write computed routes
-	Carrier      Op = "carrier"       // give or take a port's carrier
 	Limit        Op = "limit"         // change a running container's limits
 	Reload       Op = "reload"        // change a running node's configuration
 	Release      Op = "release"       // let a held node run
@@ -101,7 +104,7 @@ const (
 
 var order = []Op{
 	Stop, RemovePort, RemoveBridge, Start, AddBridge, AddPort, Join, Enslave,
-	Shape, Resize, Address, Route, Carrier, Limit, Reload, Release, Exec,
+	Shape, Resize, Carrier, Address, Route, Limit, Reload, Release, Exec,
 }
 
 // Step is one thing to do. Which of Node and Device are set depends on Op.
