@@ -20,8 +20,7 @@ func around(c point, w, h float64) rect {
 	return rect{c.x - w/2, c.y - h/2, c.x + w/2, c.y + h/2}
 }
 
-func (r rect) grow(d float64) rect { return rect{r.x0 - d, r.y0 - d, r.x1 + d, r.y1 + d} }
-func (r rect) center() point       { return point{(r.x0 + r.x1) / 2, (r.y0 + r.y1) / 2} }
+func (r rect) center() point { return point{(r.x0 + r.x1) / 2, (r.y0 + r.y1) / 2} }
 
 func (r rect) union(o rect) rect {
 	return rect{min(r.x0, o.x0), min(r.y0, o.y0), max(r.x1, o.x1), max(r.y1, o.y1)}
