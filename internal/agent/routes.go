@@ -16,10 +16,10 @@ import (
 )
 
 // How often FIBs are looked at while routes are awaited: soon at first, then
-// never so often that looking costs more than a quarter of the time.
+// never so often that looking costs more than half of the time.
 const (
 	firstLook   = 25 * time.Millisecond
-	longestLook = 2 * time.Second
+	longestLook = time.Second
 )
 
 // awaitRoutes returns when every node of a routing group has a route to each of
@@ -69,7 +69,7 @@ func (w *worker) awaitRoutes(ctx context.Context, want *plan.Plan, changed func(
 		if len(open) == 0 {
 			break
 		}
-		pause = min(max(pause*5/4, 4*time.Since(began)), longestLook)
+		pause = min(max(pause*5/4, time.Since(began)), longestLook)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

@@ -76,7 +76,9 @@ func (s *steps) converge(is *inside, want *Interface) error {
 		s.batch.Uint32(unix.IFLA_MTU, uint32(want.MTU))
 		s.note("set the MTU of %s to %d", want.Name, want.MTU)
 	}
-	s.addresses(is, have.Index, want)
+	// First up, then addresses: when an interface with IPv6 addresses goes up, the
+	// kernel adds their routes from memory that must not be waited for, and drops
+	// the addresses where there is none.
 	if want.Up != have.Up() {
 		var flags uint32
 		if want.Up {
@@ -85,6 +87,7 @@ func (s *steps) converge(is *inside, want *Interface) error {
 		s.batch.Begin(unix.RTM_SETLINK, 0, rtnl.LinkHeader(have.Index, flags, unix.IFF_UP))
 		s.note("set the state of %s", want.Name)
 	}
+	s.addresses(is, have.Index, want)
 	return nil
 }
 
