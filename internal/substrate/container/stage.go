@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -33,13 +34,16 @@ var workers = max(2, runtime.NumCPU())
 //
 // It holds, in a tmpfs: init, the node's PID 1 and the helper that joins
 // cgroups; dev, the nodes' /dev; base and host, read-only layers of the nodes'
-// file systems; nodes, those under construction.
+// file systems; copies of these for kernels that need them; nodes, those under
+// construction.
 type stage struct {
 	jobs chan func()
 	done sync.WaitGroup
 
 	mu         sync.Mutex
 	namespaces map[uint32]*os.File // of users, by the first id that they map to
+
+	copying sync.Mutex // held while a layer is copied for a range of ids
 }
 
 // newStage makes the namespace. hideCgroups keeps the runtime from finding any
@@ -118,7 +122,7 @@ func makeStage(hideCgroups bool) (ns int, err error) {
 	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
 		return -1, fmt.Errorf("detach the mount namespace: %w", err)
 	}
-	if err := unix.Mount("trellis", stageDir, "tmpfs", unix.MS_NOSUID, "mode=0755,size=64m"); err != nil {
+	if err := unix.Mount("trellis", stageDir, "tmpfs", unix.MS_NOSUID, "mode=0755,size=1g"); err != nil {
 		return -1, fmt.Errorf("mount the stage on %s: %w", stageDir, err)
 	}
 	if err := unix.Mount("", stageDir, "", unix.MS_PRIVATE, ""); err != nil {
@@ -146,7 +150,7 @@ func inStage(parts ...string) string {
 
 func fillStage() error {
 	// What is made here must not depend on the umask of whoever started the service.
-	for _, d := range []string{"base", "dev", "host", "nodes"} {
+	for _, d := range []string{"base", "dev", "host", "nodes", copiesDir} {
 		if err := mkdirMode(inStage(d), 0o755); err != nil {
 			return err
 		}
@@ -185,8 +189,11 @@ func (s *stage) mountShifted(dir, at string, base uint32) error {
 		Propagation: unix.MS_PRIVATE,
 	}
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
+		if errors.Is(err, unix.EINVAL) && strings.HasPrefix(dir, inStage()+"/") {
+			return s.mountCopy(dir, at, base)
+		}
 		if errors.Is(err, unix.EINVAL) {
-			err = fmt.Errorf("its file system has no id-mapped mounts (ext4, xfs, btrfs and tmpfs have them); move it to one that has: %w", err)
+			err = fmt.Errorf("its file system has no id-mapped mounts (ext4, xfs, btrfs and from Linux 6.3 on tmpfs have them); move it to one that has: %w", err)
 		}
 		return fmt.Errorf("map the owners of %s: %w", dir, err)
 	}
