@@ -63,6 +63,11 @@ test: deps-test lint check-generated build
 		-- CGO_ENABLED=1 -race -count=1 -timeout 10m $$race \
 		-- -p 1 -count=1 -timeout 15m $$e2e
 
+## test-qemu: networks under Debian 12's own kernel, in a virtual machine
+test-qemu:
+	@scripts/install test qemu
+	$(SUDO) env "PATH=$$PATH" TRELLIS_QEMU=1 go test -count=1 -timeout 30m ./test/qemu
+
 ## lint: formatting, vet, staticcheck, import rules
 lint:
 	@unformatted=$$(gofmt -l $$($(GIT) ls-files -co --exclude-standard '*.go')); \
@@ -93,4 +98,4 @@ fuzz:
 clean:
 	rm -rf bin dist .tools
 
-.PHONY: help deps deps-test build install demo test lint generate check-generated fuzz clean
+.PHONY: help deps deps-test build install demo test test-qemu lint generate check-generated fuzz clean
