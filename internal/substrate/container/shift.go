@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Before Linux 6.3 (commit 7a80e5b8c6fa) a tmpfs, and so the stage, has no
+// Before Linux 6.3 (merge 05e6295f7b5e, fs.idmapped.v6.3) a tmpfs, and so the stage, has no
 // id-mapped mounts. There each range of ids gets copies of the stage's layers,
 // of a few hundred small files, with the owners that the mount would show.
 
