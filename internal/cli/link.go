@@ -134,9 +134,10 @@ func newLinkSetCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// parseRate reads a rate in bit/s; "none" and "0" lift the limit.
+// parseRate reads a rate in bit/s; "none", and "unlimited" as in files, give 0,
+// which lifts the limit. A rate written as 0 is a mistake, as it is in files.
 func parseRate(s string) (uint64, error) {
-	if s == "none" || s == "0" {
+	if s == "none" || s == "unlimited" {
 		return 0, nil
 	}
 	return vnet.ParseRate(s)
