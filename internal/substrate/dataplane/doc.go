@@ -11,6 +11,9 @@
 //	<dir>/<vnet>/<device>        the link at the device's ingress
 //	<dir>/<vnet>/<device>:out    the link at its egress
 //
+// On kernels before 6.6, which have no such links (tcx), filters of clsact do
+// their work, and records of them stand in the links' places; see clsact.go.
+//
 // Order matters for safety: a port's programs are what keeps a tenant's frames
 // from the root context's stack. Make a port down, [Dataplane.Attach], then
 // take it up; delete it, or take it down, then [Dataplane.Remove].

@@ -6,11 +6,17 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"trellis/internal/substrate/kernel"
 )
 
 // Mount mounts a bpffs of the instance's own at dir, unless one is mounted
-// there. It makes dir if need be. Only root can look inside.
+// there. It makes dir if need be. Only root can look inside. A kernel older than
+// [kernel.Minimum] is refused, and nothing is made.
 func Mount(dir string) error {
+	if err := kernel.Check(); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("make the directory for BPF pins: %w", err)
 	}

@@ -32,14 +32,7 @@ type Dataplane struct {
 // Open loads the programs and maps into dir, which [Mount] has made a bpffs, or
 // adopts those that are pinned there. Programs of another build are replaced in
 // every link, each atomically, so that no frame is lost; maps are kept.
-//
-// A kernel older than [kernel.Minimum] is refused.
-func Open(dir string) (*Dataplane, error) {
-	if err := kernel.Check(); err != nil {
-		return nil, err
-	}
-	return open(dir, hasTCX)
-}
+func Open(dir string) (*Dataplane, error) { return open(dir, hasTCX) }
 
 // open opens the data plane, with hasTCX to tell what the kernel has.
 func open(dir string, hasTCX func(*ebpf.Program) (bool, error)) (*Dataplane, error) {

@@ -57,6 +57,10 @@ func Check() error {
 	if err != nil {
 		return err
 	}
+	return check(release)
+}
+
+func check(release string) error {
 	if !Supported(release) {
 		return fmt.Errorf("this kernel is %s, and Trellis needs Linux %v or later; %s", release, Minimum, Remedy)
 	}
