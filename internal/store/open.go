@@ -154,9 +154,12 @@ func mark(dir, text string) error {
 	return nil
 }
 
+// The size is a variable of etcd's for the whole process, so it is set before
+// any store is opened.
+func init() { wal.SegmentSizeBytes = segment }
+
 // start runs etcd and waits until it answers.
 func (s *Store) start(ctx context.Context) error {
-	wal.SegmentSizeBytes = segment
 	cfg := embed.NewConfig()
 	cfg.Name = "trellis"
 	cfg.Dir = s.dir

@@ -1,6 +1,7 @@
 package container
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -71,6 +72,34 @@ func TestServicesConverge(t *testing.T) {
 	})
 }
 
+// TestFollowers checks the services that wait for a path: they start when it is
+// there, and start again, after the path has come anew, when a service that
+// waits for nothing ends.
+func TestFollowers(t *testing.T) {
+	r := newRuntime(t, Config{})
+	s := spec("a")
+	s.Services = []Service{
+		{Name: "follower", Argv: []string{"/bin/sh", "-c", "cat /tmp/socket >> /tmp/seen; exec sleep 1000"}, After: "/tmp/socket"},
+		{Name: "maker", Argv: []string{"/bin/sh", "-c", "sleep 0.3; echo $$ > /tmp/socket; exec sleep 1000"}},
+	}
+	mustStart(t, r, s)
+	running := func(restarts int) func() bool {
+		return func() bool {
+			m, f := service(t, r, s.ID, "maker"), service(t, r, s.ID, "follower")
+			return m.State == ServiceRunning && f.State == ServiceRunning && m.Restarts == restarts && f.Restarts == restarts
+		}
+	}
+	eventually(t, "both run", running(0))
+	first := service(t, r, s.ID, "maker")
+	mustRun(t, r, s.ID, fmt.Sprintf("kill -9 %d", first.Pid))
+	eventually(t, "both run again", running(1))
+	second := service(t, r, s.ID, "maker")
+	want := fmt.Sprintf("%d\n%d", first.Pid, second.Pid)
+	if seen := strings.TrimSpace(mustRun(t, r, s.ID, "cat /tmp/seen")); seen != want {
+		t.Errorf("the follower has seen the paths of %q, want %q", seen, want)
+	}
+}
+
 func TestServiceRestarts(t *testing.T) {
 	r := newRuntime(t, Config{})
 	s := spec("a")
@@ -79,7 +108,6 @@ func TestServiceRestarts(t *testing.T) {
 		{Name: "absent", Argv: []string{"/nowhere/program"}},
 		{Name: "stubborn", Argv: []string{"/bin/sh", "-c", "trap '' TERM; while :; do sleep 1; done"}},
 		{Name: "chatty", Argv: []string{"/bin/sh", "-c", "while :; do head -c 10000 /dev/zero; sleep 0.01; done"}},
-		{Name: "waiting", Argv: []string{"/bin/sleep", "1000"}, After: "/tmp/runs"},
 	}
 	mustStart(t, r, s)
 	start := time.Now()
@@ -93,9 +121,6 @@ func TestServiceRestarts(t *testing.T) {
 	}
 	if out := mustRun(t, r, s.ID, "cat /run/trellis/failing.log /run/trellis/absent.log"); !strings.Contains(out, "to the log") || !strings.Contains(out, "cannot run /nowhere/program") {
 		t.Errorf("the logs say %q", out)
-	}
-	if got := service(t, r, s.ID, "waiting"); got.State != ServiceRunning || got.Restarts != 0 {
-		t.Errorf("a service that waited for a path: %+v", got)
 	}
 	if size := mustRun(t, r, s.ID, "sleep 0.3; stat -c %s /run/trellis/chatty.log"); len(size) > 5 {
 		t.Errorf("a log has grown to %s bytes", size)
