@@ -217,3 +217,40 @@ links: [[dir, packed], [packed, oci]]
 		}
 	}
 }
+
+// TestAnImageWithoutTheDaemon asks for OSPF in a node whose image has no FRR.
+func TestAnImageWithoutTheDaemon(t *testing.T) {
+	needFRR(t)
+	program := busybox(t)
+	s := testenv.StartService(t, testenv.Options{})
+	top := t.TempDir()
+	if err := os.Chmod(top, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	rootDirectory(t, top, program, "bare")
+	file := write(t, "bare.yaml", fmt.Sprintf(`name: bare
+routing: {protocol: ospf, timers: fast}
+nodes: {a: {image: %s}, b: {}}
+links: [[a, b]]
+`, top))
+	refuse(t, s, file, 1, "a misses", "b misses")
+	out := s.Must("show", "bare/a", "-o", "json")
+	zebra := ""
+	restarts := 0
+	for _, service := range decode[struct {
+		Services []struct {
+			Name, State string
+			Restarts    int
+		}
+	}](t, out).Services {
+		if service.Name == "zebra" {
+			zebra, restarts = service.State, service.Restarts
+		}
+	}
+	if zebra == "" || zebra == "running" || restarts == 0 {
+		t.Errorf("show does not tell that zebra does not start: %s", out)
+	}
+	// Without the demand, the image will do.
+	s.Must("up", write(t, "bare.yaml", fmt.Sprintf("name: bare\nrouting: static\nnodes: {a: {image: %s}, b: {}}\nlinks: [[a, b]]\n", top)), "--timeout", "20s")
+	s.Must("ping", "bare")
+}

@@ -137,7 +137,7 @@ func TestAHundredNetworksSideBySide(t *testing.T) {
 // refuse runs `up` and expects it to fail with one sentence that names what.
 func refuse(t *testing.T, s *testenv.Service, file string, code int, what ...string) {
 	t.Helper()
-	stdout, stderr, got := s.Trellis("up", file, "--timeout", "20s")
+	stdout, stderr, got := s.Trellis("up", file, "--timeout", "10s")
 	if got != code {
 		t.Errorf("exit status %d, want %d: %s%s", got, code, stdout, stderr)
 	}
