@@ -79,6 +79,7 @@ func (k *keep) strip(v *vnet.VNet) *vnet.VNet {
 		}
 		for j := range l.Endpoints {
 			e, keep := &l.Endpoints[j], keep.ends[j]
+			e.Auto = false // whoever writes a name down has chosen it
 			if !keep.name {
 				e.Name = ""
 			}
@@ -110,6 +111,15 @@ func (k *keep) grow(v, c *vnet.VNet) bool {
 	}
 	for i := range v.Links {
 		need(&k.links[i].name, v.Links[i].Name != c.Links[i].Name)
+		for j := range v.Links[i].Endpoints {
+			a, b := &v.Links[i].Endpoints[j], &c.Links[i].Endpoints[j]
+			need(&k.links[i].ends[j].name, !a.Auto && b.Auto)
+		}
+	}
+	if grown {
+		return true
+	}
+	for i := range v.Links {
 		for j := range v.Links[i].Endpoints {
 			need(&k.links[i].ends[j].name, v.Links[i].Endpoints[j].Name != c.Links[i].Endpoints[j].Name)
 		}

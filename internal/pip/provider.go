@@ -166,6 +166,9 @@ func (p *Provider) commit(ctx context.Context, rec *store.VNetRecord, next *plan
 func (p *Provider) next(ctx context.Context, v *vnet.VNet) (rec *store.VNetRecord, release func(), err error) {
 	rec, err = p.store.VNet(ctx, v.Name)
 	if err == nil {
+		if rec.State == store.Present {
+			v.KeepInterfaceNames(rec.Spec)
+		}
 		rec.Spec, rec.State = v, store.Present
 		rec.Generation++
 		return rec, func() {}, nil

@@ -167,6 +167,7 @@ func (v *VNet) completeInterfaces() {
 		for ei := range v.Links[li].Endpoints {
 			e := &v.Links[li].Endpoints[ei]
 			for e.Name == "" {
+				e.Auto = true
 				next[e.Node]++
 				if k := (key{e.Node, "eth" + strconv.Itoa(next[e.Node])}); !named[k] {
 					e.Name = k.name
@@ -176,10 +177,7 @@ func (v *VNet) completeInterfaces() {
 				e.MTU = DefaultMTU
 			}
 			for attempt := 0; e.MAC.IsZero(); attempt++ {
-				var b [8]byte
-				binary.BigEndian.PutUint64(b[:], draw(attempt, "mac", v.Name, e.Node, e.Name))
-				m := MAC(b[:6])
-				m[0] = m[0]&^0x03 | 0x02 // IEEE 802: not a group, locally administered
+				m := v.drawMAC(attempt, e.Node, e.Name)
 				if !macs[m] {
 					e.MAC = m
 					macs[m] = true
@@ -187,6 +185,15 @@ func (v *VNet) completeInterfaces() {
 			}
 		}
 	}
+}
+
+// drawMAC draws an interface's MAC address.
+func (v *VNet) drawMAC(attempt int, node, name string) MAC {
+	var b [8]byte
+	binary.BigEndian.PutUint64(b[:], draw(attempt, "mac", v.Name, node, name))
+	m := MAC(b[:6])
+	m[0] = m[0]&^0x03 | 0x02 // IEEE 802: not a group, locally administered
+	return m
 }
 
 // completeAddresses draws loopbacks, router IDs and the addresses of links.

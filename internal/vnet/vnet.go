@@ -136,8 +136,11 @@ type Link struct {
 type Interface struct {
 	Node string `json:"node"`
 	Name string `json:"name,omitempty"` // as the node sees it; Complete gives eth1, eth2, …
-	MAC  MAC    `json:"mac,omitzero"`
-	MTU  int    `json:"mtu,omitempty"` // of the IP packet, bytes
+	// Auto says that Complete gave the name, so that it may change; see
+	// KeepInterfaceNames.
+	Auto bool `json:"auto,omitempty"`
+	MAC  MAC  `json:"mac,omitzero"`
+	MTU  int  `json:"mtu,omitempty"` // of the IP packet, bytes
 	// Addrs holds the interface's addresses with their prefix lengths.
 	Addrs []netip.Prefix `json:"addrs,omitempty"`
 	// Tx shapes what the node sends here, on its way to the other ends.

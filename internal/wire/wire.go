@@ -58,7 +58,7 @@ func LinkToProto(l *vnet.Link) *trellisv1.Link {
 	for i := range l.Endpoints {
 		e := &l.Endpoints[i]
 		end := &trellisv1.Interface{
-			Node: e.Node, Name: e.Name, Mtu: int32(e.MTU), Cost: int32(e.Cost),
+			Node: e.Node, Name: e.Name, Mtu: int32(e.MTU), Cost: int32(e.Cost), Auto: e.Auto,
 			Tx: ShapeToProto(e.Tx), Rx: ShapeToProto(e.Rx),
 		}
 		if !e.MAC.IsZero() {
@@ -183,7 +183,7 @@ func (c *converter) link(path string, p *trellisv1.Link) vnet.Link {
 	for i, e := range p.GetEndpoints() {
 		at := fmt.Sprintf("%s.endpoints[%d]", path, i)
 		end := vnet.Interface{
-			Node: e.GetNode(), Name: e.GetName(), MTU: int(e.GetMtu()), Cost: int(e.GetCost()),
+			Node: e.GetNode(), Name: e.GetName(), MTU: int(e.GetMtu()), Cost: int(e.GetCost()), Auto: e.GetAuto(),
 			Tx: shapeFromProto(e.GetTx()), Rx: shapeFromProto(e.GetRx()),
 		}
 		if s := e.GetMac(); s != "" {

@@ -565,15 +565,18 @@ func (x *Link) GetDown() bool {
 }
 
 type Interface struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Mac           string                 `protobuf:"bytes,3,opt,name=mac,proto3" json:"mac,omitempty"`
-	Mtu           int32                  `protobuf:"varint,4,opt,name=mtu,proto3" json:"mtu,omitempty"`
-	Addrs         []string               `protobuf:"bytes,5,rep,name=addrs,proto3" json:"addrs,omitempty"`
-	Tx            *Shape                 `protobuf:"bytes,6,opt,name=tx,proto3" json:"tx,omitempty"`
-	Rx            *Shape                 `protobuf:"bytes,7,opt,name=rx,proto3" json:"rx,omitempty"`
-	Cost          int32                  `protobuf:"varint,8,opt,name=cost,proto3" json:"cost,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Mac   string                 `protobuf:"bytes,3,opt,name=mac,proto3" json:"mac,omitempty"`
+	Mtu   int32                  `protobuf:"varint,4,opt,name=mtu,proto3" json:"mtu,omitempty"`
+	Addrs []string               `protobuf:"bytes,5,rep,name=addrs,proto3" json:"addrs,omitempty"`
+	Tx    *Shape                 `protobuf:"bytes,6,opt,name=tx,proto3" json:"tx,omitempty"`
+	Rx    *Shape                 `protobuf:"bytes,7,opt,name=rx,proto3" json:"rx,omitempty"`
+	Cost  int32                  `protobuf:"varint,8,opt,name=cost,proto3" json:"cost,omitempty"`
+	// The name was given automatically and may change: a running network keeps
+	// the names that its interfaces have.
+	Auto          bool `protobuf:"varint,9,opt,name=auto,proto3" json:"auto,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -662,6 +665,13 @@ func (x *Interface) GetCost() int32 {
 		return x.Cost
 	}
 	return 0
+}
+
+func (x *Interface) GetAuto() bool {
+	if x != nil {
+		return x.Auto
+	}
+	return false
 }
 
 type Shape struct {
@@ -3088,7 +3098,7 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x123\n" +
 	"\tendpoints\x18\x03 \x03(\v2\x15.trellis.v1.InterfaceR\tendpoints\x12\x12\n" +
-	"\x04down\x18\x04 \x01(\bR\x04down\"\xc7\x01\n" +
+	"\x04down\x18\x04 \x01(\bR\x04down\"\xdb\x01\n" +
 	"\tInterface\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -3097,7 +3107,8 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\x05addrs\x18\x05 \x03(\tR\x05addrs\x12!\n" +
 	"\x02tx\x18\x06 \x01(\v2\x11.trellis.v1.ShapeR\x02tx\x12!\n" +
 	"\x02rx\x18\a \x01(\v2\x11.trellis.v1.ShapeR\x02rx\x12\x12\n" +
-	"\x04cost\x18\b \x01(\x05R\x04cost\"g\n" +
+	"\x04cost\x18\b \x01(\x05R\x04cost\x12\x12\n" +
+	"\x04auto\x18\t \x01(\bR\x04auto\"g\n" +
 	"\x05Shape\x12\x12\n" +
 	"\x04rate\x18\x01 \x01(\x04R\x04rate\x12\x19\n" +
 	"\bdelay_ns\x18\x02 \x01(\x03R\adelayNs\x12\x1b\n" +
