@@ -52,12 +52,16 @@ func newCaptureCommand(env *Env) *cobra.Command {
 				timer := time.AfterFunc(timeout, stop)
 				defer timer.Stop()
 			}
+			out := &pcapOutput{env: env, file: file}
 			stream, err := client.Capture(ctx, req)
+			if err != nil && ctx.Err() != nil { // ended before it began
+				fmt.Fprintf(env.Stderr, "%s captured\n", count(0, "frame"))
+				return nil
+			}
 			if err != nil {
 				return err
 			}
 			defer stream.Close()
-			out := &pcapOutput{env: env, file: file}
 			defer func() {
 				if e := out.close(); err == nil {
 					err = e
