@@ -54,17 +54,17 @@ type Facts struct {
 	// FRR and BIRD hold the daemons' paths by name, where found.
 	FRR  map[string]string
 	BIRD map[string]string
-	// BridgeNetfilter says for iptables, ip6tables and arptables whether they
-	// see bridged frames of this network namespace.
-	BridgeNetfilter map[string]bool
-	IPv6            bool
-	Seccomp         bool
-	OpenFiles       uint64 // hard limit of this process
-	StateDir        string
-	DiskFree        uint64 // bytes, on the state directory's file system
-	InodesFree      uint64 // there; 0 with Inodes 0: the file system counts none
-	Inodes          uint64
-	MemoryAvailable uint64 // bytes
+	// BridgeVLANFilter says whether br_netfilter shows the firewall bridged frames
+	// that have a VLAN tag.
+	BridgeVLANFilter bool
+	IPv6             bool
+	Seccomp          bool
+	OpenFiles        uint64 // hard limit of this process
+	StateDir         string
+	DiskFree         uint64 // bytes, on the state directory's file system
+	InodesFree       uint64 // there; 0 with Inodes 0: the file system counts none
+	Inodes           uint64
+	MemoryAvailable  uint64 // bytes
 }
 
 // Probe names something that was tried.

@@ -19,7 +19,7 @@ func healthy() *Facts {
 		Cgroup:     Cgroup{"v2", map[string]bool{"memory": true, "pids": true, "cpu": true}},
 		Runtime:    map[string]string{"crun": "/usr/bin/crun"},
 		FRR:        map[string]string{}, BIRD: map[string]string{"bird": "/usr/sbin/bird"},
-		BridgeNetfilter: map[string]bool{"iptables": false}, IPv6: true, Seccomp: true, OpenFiles: 1 << 20,
+		IPv6: true, Seccomp: true, OpenFiles: 1 << 20,
 		StateDir: "/var/lib/trellis", DiskFree: 10 << 30, Inodes: 1 << 20, InodesFree: 1 << 20, MemoryAvailable: 8 << 30,
 	}
 	for _, l := range limits {
@@ -81,7 +81,7 @@ func TestFaults(t *testing.T) {
 		{"FRR", Warn, "apt-get install frr", func(f *Facts) { f.FRR = nil }},
 		{"FRR", Warn, "without isisd", func(f *Facts) { delete(f.FRR, "isisd") }},
 		{"BIRD", Warn, "apt-get install bird2", func(f *Facts) { f.BIRD = nil }},
-		{"bridge netfilter", Warn, "net.bridge.bridge-nf-call-iptables=0", func(f *Facts) { f.BridgeNetfilter["iptables"] = true }},
+		{"bridge netfilter", Warn, "bridge-nf-filter-vlan-tagged=0", func(f *Facts) { f.BridgeVLANFilter = true }},
 		{"IPv6", Warn, "ipv6.disable=1", func(f *Facts) { f.IPv6 = false }},
 		{"user.max_user_namespaces", Fail, "room for about 0 nodes", func(f *Facts) { f.Sysctls["user.max_user_namespaces"] = 0 }},
 		{"net.ipv4.neigh.default.gc_thresh3", Warn, "room for about 512 links", func(f *Facts) { f.Sysctls["net.ipv4.neigh.default.gc_thresh3"] = 1024 }},

@@ -22,7 +22,7 @@ func Gather(stateDir string) (*Facts, error) {
 	f := &Facts{
 		Root: os.Geteuid() == 0, Arch: runtime.GOARCH, StateDir: stateDir,
 		Sysctls: map[string]int64{}, Namespaces: map[string]bool{}, Probes: map[Probe]error{},
-		Runtime: map[string]string{}, FRR: map[string]string{}, BIRD: map[string]string{}, BridgeNetfilter: map[string]bool{},
+		Runtime: map[string]string{}, FRR: map[string]string{}, BIRD: map[string]string{},
 	}
 	var err error
 	if f.Kernel, err = kernel.Release(); err != nil {
@@ -37,11 +37,8 @@ func Gather(stateDir string) (*Facts, error) {
 		_, err := os.Stat("/proc/self/ns/" + kind)
 		f.Namespaces[kind] = err == nil
 	}
-	for _, t := range []string{"iptables", "ip6tables", "arptables"} {
-		if v, err := readInt("/proc/sys/net/bridge/bridge-nf-call-" + t); err == nil {
-			f.BridgeNetfilter[t] = v != 0
-		}
-	}
+	vlan, err := readInt("/proc/sys/net/bridge/bridge-nf-filter-vlan-tagged")
+	f.BridgeVLANFilter = err == nil && vlan != 0
 	_, err = os.Stat("/proc/net/if_inet6")
 	f.IPv6 = err == nil
 	actions, err := os.ReadFile("/proc/sys/kernel/seccomp/actions_avail")

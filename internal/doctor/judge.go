@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"slices"
 	"strings"
 	"syscall"
@@ -170,23 +169,16 @@ func (f *Facts) bird() Result {
 	return Result{"BIRD", Warn, "not installed", "daemon: bird is refused in nodes of image host", "apt-get install bird2"}
 }
 
+// bridgeNetfilter judges whether the machine's firewall sees the frames of LANs.
+// They wear a VLAN tag while they are on a bridge, which br_netfilter leaves
+// alone unless it is told otherwise.
 func (f *Facts) bridgeNetfilter() Result {
-	var on []string
-	for _, table := range slices.Sorted(maps.Keys(f.BridgeNetfilter)) {
-		if f.BridgeNetfilter[table] {
-			on = append(on, table)
-		}
+	if !f.BridgeVLANFilter {
+		return ok("bridge netfilter", "leaves LANs alone")
 	}
-	if len(on) == 0 {
-		return ok("bridge netfilter", "off")
-	}
-	var set []string
-	for _, table := range on {
-		set = append(set, "net.bridge.bridge-nf-call-"+table+"=0")
-	}
-	return Result{"bridge netfilter", Warn, "on for " + strings.Join(on, ", "),
+	return Result{"bridge netfilter", Warn, "filters VLAN-tagged frames",
 		"the machine's firewall rules apply to frames of links of type lan; Docker's drop them",
-		"sysctl -w " + strings.Join(set, " ")}
+		"sysctl -w net.bridge.bridge-nf-filter-vlan-tagged=0"}
 }
 
 func (f *Facts) ipv6() Result {
