@@ -13,6 +13,10 @@
  *  - the tag's number tells a link-local group address, which a bridge would
  *    keep to itself (IEEE 802.1Q, table 8-1) and which we hide from it: STP,
  *    LACP, 802.1X, LLDP and MAC pause pass as they pass a wire.
+ *
+ * A frame with a tag of its tenant's has the first two already. It gets a mark
+ * in place of ours, since pushing a second tag at ingress displaces the frame by
+ * its length on kernels as Debian 12's (skb->mac_len in skb_vlan_push).
  */
 #include <linux/if_ether.h>
 #include <bpf/bpf_endian.h>
@@ -27,6 +31,10 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define TAG_GROUP    0xffe /* the destination is a hidden group address */
 
 #define VID_MASK 0xfff
+
+/* In place of our tag. A node cannot forge them: see MARK_WIRE in port.bpf.c. */
+#define MARK_PLAIN 0x74726c70
+#define MARK_GROUP 0x74726c67
 
 /*
  * 01:80:c2:00:00:00 to 0f are the addresses that bridges do not forward. With
@@ -69,6 +77,10 @@ int lan_in(struct __sk_buff *skb)
 		if (set_group_byte(skb, GROUP_HIDE))
 			return drop(skb, p->slot, DROP_UNEDITABLE);
 	}
+	if (skb->vlan_present) {
+		skb->mark = tag == TAG_GROUP ? MARK_GROUP : MARK_PLAIN;
+		return VERDICT_NEXT;
+	}
 	if (bpf_skb_vlan_push(skb, bpf_htons(TAG_PROTOCOL), tag))
 		return drop(skb, p->slot, DROP_UNEDITABLE);
 	return VERDICT_NEXT;
@@ -81,12 +93,17 @@ int lan_out(struct __sk_buff *skb)
 	struct port *p = port_of(skb);
 	__u32 slot = p ? p->slot : 0;
 	__u16 tag = skb->vlan_tci & VID_MASK;
+	__u32 mark = skb->mark;
 
-	if (!skb->vlan_present || skb->vlan_proto != bpf_htons(TAG_PROTOCOL) ||
-	    (tag != TAG_PLAIN && tag != TAG_GROUP))
+	if (mark == MARK_PLAIN || mark == MARK_GROUP) {
+		skb->mark = 0;
+		tag = mark == MARK_GROUP ? TAG_GROUP : TAG_PLAIN;
+	} else if (!skb->vlan_present || skb->vlan_proto != bpf_htons(TAG_PROTOCOL) ||
+		   (tag != TAG_PLAIN && tag != TAG_GROUP)) {
 		return drop(skb, slot, DROP_FROM_ROOT);
-	if (bpf_skb_vlan_pop(skb))
+	} else if (bpf_skb_vlan_pop(skb)) {
 		return drop(skb, slot, DROP_UNEDITABLE);
+	}
 	if (tag == TAG_GROUP && set_group_byte(skb, 0))
 		return drop(skb, slot, DROP_UNEDITABLE);
 	count_to(skb, slot);
