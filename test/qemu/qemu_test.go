@@ -150,6 +150,14 @@ func bring(t *testing.T, dir, release string) {
 	if err := writeInitramfs(filepath.Join(dir, "initramfs"), guest, modules(t, work, release)); err != nil {
 		t.Fatal(err)
 	}
+	// The machine's own /lib is a link into /usr.
+	layer := filepath.Join(work, "layer", "usr", "lib")
+	if err := os.MkdirAll(layer, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(work, "lib", "modules"), filepath.Join(layer, "modules")); err != nil {
+		t.Fatal(err)
+	}
 	disk := filepath.Join(dir, "disk")
 	if err := os.WriteFile(disk, nil, 0o600); err != nil {
 		t.Fatal(err)

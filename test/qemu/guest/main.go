@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -20,7 +19,7 @@ import (
 const (
 	modules = "/modules" // in the initial file system; the order is that of the list
 	root    = "/root"    // where the new root grows
-	work    = "/work"    // in the new root: what the test has brought
+	work    = "/work"    // what the test has brought; layer in it lies over the machine's files
 )
 
 func main() {
@@ -54,13 +53,32 @@ func run() error {
 	); err != nil {
 		return fmt.Errorf("change the root: %w", err)
 	}
-	cmd := exec.Command("/bin/bash", filepath.Join(work, "script"))
-	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8"}
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("the script: %w", err)
+	return script()
+}
+
+// script runs the script to its end, and buries whoever else ends meanwhile: the
+// first program inherits all orphans.
+func script() error {
+	p, err := os.StartProcess("/bin/bash", []string{"bash", filepath.Join(work, "script")}, &os.ProcAttr{
+		Env:   []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8"},
+		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr},
+	})
+	if err != nil {
+		return err
 	}
-	return nil
+	for {
+		var status unix.WaitStatus
+		pid, err := unix.Wait4(-1, &status, 0, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return fmt.Errorf("wait for the script: %w", err)
+		case pid == p.Pid && status != 0:
+			return fmt.Errorf("the script ended with status %d", status.ExitStatus())
+		case pid == p.Pid:
+			return nil
+		}
+	}
 }
 
 // load loads the modules without which there is no root.
@@ -91,10 +109,10 @@ func mountRoot() error {
 		data                   string
 	}{
 		{"machine", "/lower", "9p", unix.MS_RDONLY, ninep},
+		{"work", work, "9p", unix.MS_RDONLY, ninep},
 		{"tmpfs", "/upper", "tmpfs", 0, ""},
-		{"overlay", root, "overlay", 0, "lowerdir=/lower,upperdir=/upper/upper,workdir=/upper/work"},
-		{"work", root + work, "9p", unix.MS_RDONLY, ninep},
-		{root + work + "/lib/modules", root + "/lib/modules", "", unix.MS_BIND, ""},
+		{"overlay", root, "overlay", 0, "lowerdir=" + work + "/layer:/lower,upperdir=/upper/upper,workdir=/upper/work"},
+		{work, root + work, "", unix.MS_MOVE, ""},
 		{"proc", root + "/proc", "proc", 0, ""},
 		{"sysfs", root + "/sys", "sysfs", 0, ""},
 		{"cgroup2", root + "/sys/fs/cgroup", "cgroup2", 0, ""}, // and no version 1
