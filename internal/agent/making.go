@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"trellis/internal/substrate/port"
 )
@@ -23,6 +25,16 @@ func (a *Agent) making(vnet string, devices []string) (made func() error, err er
 	if err := a.unmake(vnet); err != nil {
 		return nil, err
 	}
+	// What has such a name already is a stranger's, and stays so.
+	present, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("read the machine's devices: %w", err)
+	}
+	taken := make(map[string]bool, len(present))
+	for _, i := range present {
+		taken[i.Name] = true
+	}
+	devices = slices.DeleteFunc(slices.Clone(devices), func(d string) bool { return taken[d] })
 	b, err := json.Marshal(devices)
 	if err != nil {
 		return nil, err

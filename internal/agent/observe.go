@@ -109,12 +109,17 @@ func (a *Agent) observeDevices(name string, o *observed) error {
 	}
 	names := make(map[int]string, len(links))
 	mine := map[string]port.State{}
+	label := map[string]string{}
 	for _, l := range links {
 		names[l.Index] = l.Device
 		if vnet, object, ok := parseAlias(a.cfg.Instance, l.Alias); ok && vnet == name {
 			mine[l.Device] = l
 			o.index[l.Device] = l.Index
 			o.owner[l.Device], _, _ = strings.Cut(object, ":")
+			label[l.Device] = object
+			if lan, ok := strings.CutPrefix(object, "@"); ok {
+				label[l.Device] = "lan " + lan
+			}
 		}
 	}
 	if len(mine) == 0 {
@@ -141,7 +146,7 @@ func (a *Agent) observeDevices(name string, o *observed) error {
 		}
 		at, ok := attached[device]
 		d := reconcile.Device{
-			Bridge: l.Kind == port.KindBridge, Up: l.Up, MTU: l.MTU, Master: l.Master, Egress: queues[l.Index].Shape,
+			Owner: label[device], Bridge: l.Kind == port.KindBridge, Up: l.Up, MTU: l.MTU, Master: l.Master, Egress: queues[l.Index].Shape,
 			Attached: ok, Peer: names[at.Peer], Shaped: at.Mode == dataplane.Shaped,
 		}
 		shapedEnd, member := port.HelperNames(device)
@@ -157,7 +162,7 @@ func (a *Agent) observeDevices(name string, o *observed) error {
 	}
 	for device, l := range mine {
 		if l.Kind == port.KindHelper && !part[device] {
-			o.kernel.Devices[device] = reconcile.Device{}
+			o.kernel.Devices[device] = reconcile.Device{Owner: label[device]}
 		}
 	}
 	return nil

@@ -27,7 +27,7 @@ const (
 func (w *worker) awaitRoutes(ctx context.Context, want *plan.Plan, changed func() bool) error {
 	open := map[string]*plan.Node{}
 	for i := range want.Nodes {
-		if n := &want.Nodes[i]; n.Component >= 0 && !w.waiting()[n.Name] {
+		if n := &want.Nodes[i]; len(n.Components) > 0 && !w.waiting()[n.Name] {
 			open[n.Name] = n
 		}
 	}
@@ -108,12 +108,14 @@ func lookAtRoutes(want *plan.Plan, open map[string]*plan.Node, spaces map[string
 					return fmt.Errorf("read the routes of %s/%s: %w", want.VNet, name, err)
 				}
 			}
-			for _, a := range want.Destinations[n.Component] {
-				if fib != nil && (own(n, a) || fib.Covers(a)) {
-					continue
-				}
-				if r.count++; r.count <= store.MaxMissingPrefixes {
-					r.missing = append(r.missing, netip.PrefixFrom(a, a.BitLen()).String())
+			for _, c := range n.Components {
+				for _, a := range want.Destinations[c] {
+					if fib != nil && (own(n, a) || fib.Covers(a)) {
+						continue
+					}
+					if r.count++; r.count <= store.MaxMissingPrefixes {
+						r.missing = append(r.missing, netip.PrefixFrom(a, a.BitLen()).String())
+					}
 				}
 			}
 			results <- r

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"trellis/internal/routing"
 	"trellis/internal/vnet"
@@ -37,7 +38,7 @@ func Compile(v *vnet.VNet, a Allocation) (*Plan, error) {
 	}
 	prefixes, tables := compactRoutes(names, configs)
 	p.Prefixes = prefixes
-	destinations, component := routingGroups(v)
+	destinations, components := routingGroups(v)
 	p.Destinations = destinations
 
 	ports := map[string][]Port{}
@@ -48,19 +49,19 @@ func Compile(v *vnet.VNet, a Allocation) (*Plan, error) {
 	}
 	for i, n := range v.Nodes {
 		p.Nodes = append(p.Nodes, Node{
-			Name:      n.Name,
-			Image:     n.Image,
-			Cmd:       n.Cmd,
-			Env:       n.Env,
-			Files:     n.Files,
-			Exec:      n.Exec,
-			Sysctls:   n.Sysctls,
-			Limits:    Limits{CPU: n.CPU, Memory: n.Memory, Pids: n.Pids, Disk: n.Disk},
-			Daemons:   configs[n.Name].Daemons,
-			Loopbacks: hostPrefixes(n.Loopbacks),
-			Ports:     ports[n.Name],
-			Routes:    tables[n.Name],
-			Component: component[i],
+			Name:       n.Name,
+			Image:      n.Image,
+			Cmd:        n.Cmd,
+			Env:        n.Env,
+			Files:      n.Files,
+			Exec:       n.Exec,
+			Sysctls:    n.Sysctls,
+			Limits:     Limits{CPU: n.CPU, Memory: n.Memory, Pids: n.Pids, Disk: n.Disk},
+			Daemons:    configs[n.Name].Daemons,
+			Loopbacks:  hostPrefixes(n.Loopbacks),
+			Ports:      ports[n.Name],
+			Routes:     tables[n.Name],
+			Components: components[i],
 		})
 	}
 	return p, nil
@@ -97,17 +98,49 @@ func (p *Plan) addLink(a Allocation, name string, l vnet.Link, ports map[string]
 	return nil
 }
 
-// routingGroups finds the sets of nodes that learn routes from one another: the
-// components of the graph that is left when only links with carrier between
-// nodes of one routing protocol count. Nodes without routing, and those alone
-// in their group, wait for nothing and have component -1.
-func routingGroups(v *vnet.VNet) (destinations [][]netip.Addr, component []int) {
+// routingGroups finds the sets of nodes that learn routes from one another, for
+// each address family: the components of the graph that is left when only links
+// with carrier count that carry the family between nodes of one routing
+// protocol. Nodes without routing, and those alone in their group, wait for
+// nothing.
+func routingGroups(v *vnet.VNet) (destinations [][]netip.Addr, components [][]int) {
+	components = make([][]int, len(v.Nodes))
+	for _, of := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
+		find := routingComponents(v, of)
+		members := map[int][]int{} // by the component's root, in order of the nodes
+		addrs := map[int][]netip.Addr{}
+		for i, n := range v.Nodes {
+			root := find(i)
+			members[root] = append(members[root], i)
+			for _, a := range n.Loopbacks {
+				if of(a) {
+					addrs[root] = append(addrs[root], a)
+				}
+			}
+		}
+		for i := range v.Nodes {
+			root := find(i)
+			if len(members[root]) == 1 || members[root][0] != i || len(addrs[root]) == 0 {
+				continue
+			}
+			for _, m := range members[root] {
+				components[m] = append(components[m], len(destinations))
+			}
+			destinations = append(destinations, addrs[root])
+		}
+	}
+	return destinations, components
+}
+
+// routingComponents joins the nodes that route together in one address family,
+// and returns the function that gives each node's component.
+func routingComponents(v *vnet.VNet, of func(netip.Addr) bool) (find func(node int) int) {
 	index := make(map[string]int, len(v.Nodes))
 	parent := make([]int, len(v.Nodes))
 	for i, n := range v.Nodes {
 		index[n.Name], parent[i] = i, i
 	}
-	find := func(i int) int {
+	find = func(i int) int {
 		for parent[i] != i {
 			parent[i] = parent[parent[i]]
 			i = parent[i]
@@ -122,7 +155,8 @@ func routingGroups(v *vnet.VNet) (destinations [][]netip.Addr, component []int) 
 		for _, e := range l.Endpoints {
 			i := index[e.Node]
 			proto := v.Nodes[i].Routing.Protocol
-			if proto == vnet.None {
+			carries := slices.ContainsFunc(e.Addrs, func(p netip.Prefix) bool { return of(p.Addr()) })
+			if proto == vnet.None || !carries {
 				continue
 			}
 			if f, ok := first[proto]; ok {
@@ -132,28 +166,7 @@ func routingGroups(v *vnet.VNet) (destinations [][]netip.Addr, component []int) 
 			}
 		}
 	}
-	size := make([]int, len(v.Nodes))
-	for i := range v.Nodes {
-		size[find(i)]++
-	}
-	number := map[int]int{}
-	component = make([]int, len(v.Nodes))
-	for i, n := range v.Nodes {
-		root := find(i)
-		if size[root] == 1 {
-			component[i] = -1
-			continue
-		}
-		g, ok := number[root]
-		if !ok {
-			g = len(destinations)
-			number[root] = g
-			destinations = append(destinations, nil)
-		}
-		component[i] = g
-		destinations[g] = append(destinations[g], n.Loopbacks...)
-	}
-	return destinations, component
+	return find
 }
 
 // hosts writes the /etc/hosts of the network's nodes (hosts(5)).

@@ -56,8 +56,9 @@ type Node struct {
 	Loopbacks []netip.Prefix    `json:"loopbacks,omitempty"`
 	Ports     []Port            `json:"ports"`
 	Routes    RouteTable        `json:"routes,omitzero"` // static routing only
-	// Component indexes Plan.Destinations; -1 where convergence is not waited for.
-	Component int `json:"component"`
+	// Components index Plan.Destinations: the groups, at most one for each address
+	// family, that the node routes with and whose loopbacks it must learn.
+	Components []int `json:"components,omitempty"`
 }
 
 // Limits bind a node's container.

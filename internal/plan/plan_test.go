@@ -84,6 +84,10 @@ func TestShapesFollowTheFrames(t *testing.T) {
 func TestDestinations(t *testing.T) {
 	down := link(vnet.PointToPoint, "c", "d")
 	down.Down = true
+	lan := link(vnet.LAN, "d", "e", "h")
+	for i := range lan.Endpoints { // IPv4 only
+		lan.Endpoints[i].Addrs = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), 24)}
+	}
 	v := network(t, &vnet.VNet{
 		Name: "v",
 		Nodes: []vnet.Node{
@@ -92,20 +96,22 @@ func TestDestinations(t *testing.T) {
 		},
 		Links: []vnet.Link{
 			link(vnet.PointToPoint, "a", "b"), link(vnet.PointToPoint, "b", "c"), down,
-			link(vnet.LAN, "d", "e", "h"), link(vnet.PointToPoint, "h", "lonely"),
+			lan, link(vnet.PointToPoint, "h", "lonely"),
 		},
 	})
 	p := compile(t, v)
-	got := map[string]int{}
+	got := map[string][]int{}
 	for _, n := range p.Nodes {
-		got[n.Name] = n.Component
+		got[n.Name] = n.Components
 	}
-	want := map[string]int{"a": 0, "b": 0, "c": -1, "d": 1, "e": 1, "h": -1, "lonely": -1}
+	want := map[string][]int{"a": {0, 2}, "b": {0, 2}, "c": nil, "d": {1}, "e": {1}, "h": nil, "lonely": nil}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("components %v, want %v", got, want)
 	}
-	if len(p.Destinations) != 2 || len(p.Destinations[0]) != 4 || len(p.Destinations[1]) != 4 {
-		t.Errorf("destinations %v: want both loopbacks of a and b, and of d and e", p.Destinations)
+	for i, is4 := range []bool{true, true, false} {
+		if d := p.Destinations[i]; len(d) != 2 || d[0].Is4() != is4 || d[1].Is4() != is4 {
+			t.Errorf("destinations %d: %v, want two loopbacks of one family", i, d)
+		}
 	}
 }
 

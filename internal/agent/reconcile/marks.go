@@ -16,15 +16,18 @@ func MarksOf(p *plan.Plan) func(*plan.Node) Marks {
 	return func(n *plan.Node) Marks {
 		m := Marks{
 			Boot: digest(struct {
-				IDBase  uint32
-				Image   string
-				Cmd     []string
-				Env     map[string]string
-				Files   any
-				Exec    []string
-				Sysctls map[string]string
-				Disk    int64
-			}{p.IDBase, n.Image, n.Cmd, n.Env, n.Files, n.Exec, n.Sysctls, n.Limits.Disk}),
+				IDBase   uint32
+				Image    string
+				Cmd      []string
+				Env      map[string]string
+				Files    any
+				Exec     []string
+				Sysctls  map[string]string
+				Disk     int64
+				Kind     any
+				Services any // see routing.Reload
+				Dirs     []string
+			}{p.IDBase, n.Image, n.Cmd, n.Env, n.Files, n.Exec, n.Sysctls, n.Limits.Disk, n.Daemons.Kind, n.Daemons.Services, n.Daemons.Dirs}),
 			Soft: digest(struct {
 				Files any
 				Hosts string

@@ -64,6 +64,7 @@ type Interface struct {
 
 // Device is a network device of the VNet in the root context.
 type Device struct {
+	Owner   string // in words, for people: "denver:eth1", "lan exchange"
 	Bridge  bool
 	Up      bool
 	MTU     int
@@ -236,11 +237,14 @@ func (d *differ) devices(want *plan.Plan) {
 		if d.wanted["device "+name] {
 			continue
 		}
-		op := RemovePort
+		op, label := RemovePort, d.have.Devices[name].Owner
 		if d.have.Devices[name].Bridge {
 			op = RemoveBridge
 		}
-		d.add(Step{Op: op, Device: name, Name: name, Detail: "not wanted"})
+		if label == "" {
+			label = name
+		}
+		d.add(Step{Op: op, Device: name, Name: label, Detail: "not wanted"})
 	}
 }
 
@@ -313,11 +317,13 @@ func (d *differ) inside(n *plan.Node) {
 	if fresh {
 		have = Node{Limits: n.Limits}
 	}
-	if detail := d.interior(n, have); detail != "" || fresh {
+	detail := d.interior(n, have)
+	if detail != "" || fresh {
 		d.add(Step{Op: Address, Node: n.Name, Name: n.Name, Detail: detail})
 	}
 	marks := d.marks(n)
-	if have.Marks.Routes != marks.Routes {
+	// The kernel drops routes with the interface, or its address, that they use.
+	if have.Marks.Routes != marks.Routes || detail != "" && len(n.Routes.Groups) > 0 {
 		d.add(Step{Op: Route, Node: n.Name, Name: n.Name, Detail: fmt.Sprintf("%d groups of next hops", len(n.Routes.Groups))})
 	}
 	if have.Limits != n.Limits {

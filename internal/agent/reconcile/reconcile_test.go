@@ -95,7 +95,7 @@ func parsePlan(t *testing.T, text string) *plan.Plan {
 		})
 		switch words[0] {
 		case "node":
-			n := &plan.Node{Name: words[1], Image: "host", Limits: plan.Limits{Memory: 1 << 28, Pids: 512}, Component: -1}
+			n := &plan.Node{Name: words[1], Image: "host", Limits: plan.Limits{Memory: 1 << 28, Pids: 512}}
 			if v, ok := opts["image"]; ok {
 				n.Image = v
 			}
