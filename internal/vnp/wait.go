@@ -75,7 +75,30 @@ func (w *wait) run(ctx context.Context) (*store.Status, error) {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return nil, context.Cause(ctx)
 	}
-	return nil, connect.NewError(connect.CodeDeadlineExceeded, errors.New(w.late(last)))
+	return nil, connect.NewError(connect.CodeDeadlineExceeded, errors.New(w.late(last)+w.troubled(ctx, last)))
+}
+
+// troubled tells which services do not run in the nodes that miss routes: the
+// likeliest reason.
+func (w *wait) troubled(ctx context.Context, st *store.Status) string {
+	if st == nil || len(st.Missing) == 0 {
+		return ""
+	}
+	stats, err := w.s.substrate.NodeStats(ctx, w.spec.Name)
+	if err != nil {
+		return "" // the routes that are missing are the news
+	}
+	var text strings.Builder
+	for _, m := range st.Missing {
+		for _, service := range stats[m.Node].Services {
+			if service.State == "running" && service.Restarts == 0 {
+				continue
+			}
+			fmt.Fprintf(&text, "; %s in %s is %s after %d restarts: see /run/trellis/%s.log there",
+				service.Name, m.Node, service.State, service.Restarts, service.Name)
+		}
+	}
+	return text.String()
 }
 
 // look judges one report.

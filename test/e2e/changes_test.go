@@ -237,3 +237,40 @@ func mustBeFullSince(t *testing.T, s *testenv.Service, node, neighbour string, s
 		t.Errorf("the adjacency of %s with %s is not full for %v: %s", node, neighbour, least, out)
 	}
 }
+
+// TestLinksOfOneFamily brings up a network whose links have IPv4 addresses
+// only: it has converged when the IPv4 routes are there.
+func TestLinksOfOneFamily(t *testing.T) {
+	s := testenv.StartService(t, testenv.Options{})
+	file := write(t, "four.yaml", `name: four
+routing: static
+nodes: {a: {}, b: {}, c: {}}
+links:
+  - endpoints: [{node: a, addresses: [192.0.2.1/30]}, {node: b, addresses: [192.0.2.2/30]}]
+  - endpoints: [{node: b, addresses: [198.51.100.1/30]}, {node: c, addresses: [198.51.100.2/30]}]
+`)
+	s.Must("up", file, "--timeout", "20s")
+	s.Must("exec", "four/a", "--", "ping", "-4", "-c1", "-W2", "c")
+	s.Must("down", "four")
+	nothingLeft(t, s)
+}
+
+// TestUnnamedInterfacesStay takes the first of three unnamed links out: the
+// other two keep their names, devices and addresses.
+func TestUnnamedInterfacesStay(t *testing.T) {
+	s := testenv.StartService(t, testenv.Options{})
+	const nodes = "name: star\nrouting: static\nnodes: {hub: {}, a: {}, b: {}, c: {}}\nlinks:\n"
+	file := write(t, "star.yaml", nodes+"  - [hub, a]\n  - [hub, b]\n  - [hub, c]\n")
+	s.Must("up", file)
+	before := s.Must("exec", "star/hub", "--", "ip", "-br", "addr", "show", "dev", "eth3")
+	file = write(t, "star.yaml", nodes+"  - [hub, b]\n  - [hub, c]\n")
+	if steps := s.Must("up", file, "--dry-run"); strings.Contains(steps, "add-port") {
+		t.Errorf("taking a link out makes ports:\n%s", steps)
+	}
+	s.Must("up", file)
+	if after := s.Must("exec", "star/hub", "--", "ip", "-br", "addr", "show", "dev", "eth3"); after != before {
+		t.Errorf("before %q, after %q", before, after)
+	}
+	s.Must("down", "star")
+	nothingLeft(t, s)
+}
