@@ -8,6 +8,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"trellis/internal/bench"
 	"trellis/internal/plan"
 	"trellis/internal/substrate/dataplane"
 	"trellis/internal/substrate/netns"
@@ -21,8 +22,8 @@ import (
 type path struct {
 	kind   Kind
 	plan   *plan.Plan
-	root   *space // shortbridges: the root context, which has the ports
-	nodes  []*space
+	root   *bench.Space // shortbridges: the root context, which has the ports
+	nodes  []*bench.Space
 	joints *dataplane.Dataplane
 }
 
@@ -56,12 +57,12 @@ func (p *path) build(k int) (err error) {
 		return err
 	}
 	for range p.plan.Nodes {
-		s, err := newSpace(false)
+		s, err := bench.NewSpace(false)
 		if err != nil {
 			return err
 		}
 		p.nodes = append(p.nodes, s)
-		if err := s.ns.Defaults(nil); err != nil {
+		if err := s.NS.Defaults(nil); err != nil {
 			return err
 		}
 	}
@@ -91,20 +92,20 @@ func (p *path) configure(i int) error {
 	for _, q := range n.Ports {
 		in.Interfaces = append(in.Interfaces, netns.Interface{Name: q.Name, MAC: q.MAC, MTU: q.MTU, Up: true, Addrs: q.Addrs})
 	}
-	if _, err := p.nodes[i].ns.Configure(in); err != nil {
+	if _, err := p.nodes[i].NS.Configure(in); err != nil {
 		return err
 	}
 	routes, err := n.Routes.Expand(p.plan.Prefixes)
 	if err != nil {
 		return err
 	}
-	_, err = p.nodes[i].ns.SetRoutes(routes)
+	_, err = p.nodes[i].NS.SetRoutes(routes)
 	return err
 }
 
 // shortbridges makes the links as the agent does.
 func (p *path) shortbridges() (err error) {
-	if p.root, err = newSpace(true); err != nil {
+	if p.root, err = bench.NewSpace(true); err != nil {
 		return err
 	}
 	var specs []port.Spec
@@ -113,12 +114,12 @@ func (p *path) shortbridges() (err error) {
 		for _, q := range n.Ports {
 			specs = append(specs, port.Spec{
 				Device: q.Device, Alias: "trellis:bench:" + p.plan.VNet + "/" + n.Name + ":" + q.Name,
-				Group: p.plan.Group, Name: q.Name, MAC: q.MAC, MTU: q.MTU, Node: p.nodes[i].ns.FD(),
+				Group: p.plan.Group, Name: q.Name, MAC: q.MAC, MTU: q.MTU, Node: p.nodes[i].NS.FD(),
 			})
 			up[q.Device] = true
 		}
 	}
-	return p.root.do(func() error {
+	return p.root.Do(func() error {
 		if err := port.Create(specs); err != nil {
 			return err
 		}
@@ -167,8 +168,8 @@ func (p *path) veths() error {
 		attrs.Name, attrs.MTU, attrs.HardwareAddr = a.Name, a.MTU, a.MAC[:]
 		pair := netlink.NewVeth(attrs)
 		pair.PeerName, pair.PeerHardwareAddr, pair.PeerMTU = b.Name, b.MAC[:], uint32(b.MTU)
-		pair.PeerNamespace = netlink.NsFd(p.nodes[b.node].ns.FD())
-		if err := p.nodes[a.node].do(func() error { return netlink.LinkAdd(pair) }); err != nil {
+		pair.PeerNamespace = netlink.NsFd(p.nodes[b.node].NS.FD())
+		if err := p.nodes[a.node].Do(func() error { return netlink.LinkAdd(pair) }); err != nil {
 			return fmt.Errorf("make the veth pair of link %s: %w", j.Link, err)
 		}
 	}
@@ -180,11 +181,11 @@ func (p *path) veths() error {
 func (p *path) withoutOffload() error {
 	for i, n := range p.plan.Nodes {
 		for _, q := range n.Ports {
-			err := p.nodes[i].do(func() error {
-				if err := setChecksumOffload(q.Name, false); err != nil {
+			err := p.nodes[i].Do(func() error {
+				if err := bench.SetChecksumOffload(q.Name, false); err != nil {
 					return err
 				}
-				if on, err := segmentationOffload(q.Name); err != nil || on {
+				if on, err := bench.SegmentationOffload(q.Name); err != nil || on {
 					return errors.Join(err, fmt.Errorf("%s still segments in hardware without checksums: %v", q.Name, on))
 				}
 				return nil
@@ -198,7 +199,7 @@ func (p *path) withoutOffload() error {
 }
 
 // ends gives the first and the last node, and an address of the last one.
-func (p *path) ends() (from, to *space, address netip.Addr, err error) {
+func (p *path) ends() (from, to *bench.Space, address netip.Addr, err error) {
 	last := len(p.nodes) - 1
 	for _, l := range p.plan.Nodes[last].Loopbacks {
 		if l.Addr().Is4() {
@@ -216,7 +217,7 @@ func (p *path) close() error {
 	}
 	for _, s := range append(p.nodes, p.root) {
 		if s != nil {
-			err = errors.Join(err, s.close())
+			err = errors.Join(err, s.Close())
 		}
 	}
 	return err

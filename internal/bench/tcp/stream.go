@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"trellis/internal/bench"
 )
 
 const (
@@ -24,10 +26,10 @@ var patience = 10 * time.Second
 
 // stream sends one TCP stream from a space to an address in another for a while,
 // and gives the rate at which its payload arrives, in 10⁹ bits a second.
-func stream(ctx context.Context, from, to *space, address netip.Addr, length time.Duration) (float64, error) {
+func stream(ctx context.Context, from, to *bench.Space, address netip.Addr, length time.Duration) (float64, error) {
 	var listener int
 	var port int
-	err := to.do(func() (err error) {
+	err := to.Do(func() (err error) {
 		listener, port, err = listen(address)
 		return err
 	})
@@ -36,9 +38,9 @@ func stream(ctx context.Context, from, to *space, address netip.Addr, length tim
 	}
 	end := time.Now().Add(warmUp + length)
 	sent := make(chan error, 1)
-	go func() { sent <- from.do(func() error { return send(ctx, address, port, end) }) }()
+	go func() { sent <- from.Do(func() error { return send(ctx, address, port, end) }) }()
 	var rate float64
-	err = to.do(func() (err error) {
+	err = to.Do(func() (err error) {
 		defer unix.Close(listener)
 		rate, err = receive(listener, end)
 		return err

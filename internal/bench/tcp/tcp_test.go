@@ -68,8 +68,8 @@ func TestPathsDifferInOffloadAlone(t *testing.T) {
 		}
 		for i, n := range p.plan.Nodes {
 			for _, q := range n.Ports {
-				err := p.nodes[i].do(func() error {
-					on, err := segmentationOffload(q.Name)
+				err := p.nodes[i].Do(func() error {
+					on, err := bench.SegmentationOffload(q.Name)
 					if err == nil && on != want {
 						t.Errorf("%s: segmentation offload of %s:%s is %v", kind, n.Name, q.Name, on)
 					}
@@ -100,7 +100,7 @@ func TestBrokenPathIsAnError(t *testing.T) {
 	defer func(d time.Duration) { patience = d }(patience)
 	patience = time.Second
 	// The router stops forwarding.
-	if err := p.nodes[1].do(func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0) }); err != nil {
+	if err := p.nodes[1].Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0) }); err != nil {
 		t.Fatal(err)
 	}
 	from, to, address, err := p.ends()
@@ -127,7 +127,7 @@ func TestNothingIsLeftInTheRootContext(t *testing.T) {
 	if _, err := os.Stat("/run/bpf"); err == nil {
 		t.Error("the machine has a /run/bpf")
 	}
-	err = p.root.do(func() error {
+	err = p.root.Do(func() error {
 		var s unix.Statfs_t
 		if err := unix.Statfs("/run/bpf", &s); err != nil {
 			return err

@@ -1,27 +1,27 @@
-package tcp
+package bench
 
 import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
 
-	"trellis/internal/bench"
 	"trellis/internal/substrate/netns"
 )
 
-// space is a network namespace that a thread of this process holds; it goes when
+// Space is a network namespace that a thread of this process holds; it goes when
 // the thread ends, so whatever becomes of the process, nothing stays.
-type space struct {
-	ns    *netns.NS
+type Space struct {
+	// NS is the namespace; the Space owns it.
+	NS    *netns.NS
 	calls chan func()
 }
 
-// newSpace makes a namespace. A root space has a mount namespace besides, in
+// NewSpace makes a namespace; it needs root. A root space has a mount namespace besides, in
 // which /run is empty and its own, for a bpffs that nobody else sees.
-func newSpace(root bool) (*space, error) {
-	s := &space{calls: make(chan func())}
+func NewSpace(root bool) (*Space, error) {
+	s := &Space{calls: make(chan func())}
 	ready := make(chan error)
-	bench.OnThread(func() {
+	OnThread(func() {
 		err := isolate(root)
 		if err == nil {
 			err = s.open(unix.Gettid())
@@ -62,25 +62,25 @@ func isolate(root bool) error {
 
 // open opens the namespace of the thread, on another one: netns refuses the
 // caller's own namespace.
-func (s *space) open(tid int) error {
+func (s *Space) open(tid int) error {
 	opened := make(chan error)
 	go func() {
 		var err error
-		s.ns, err = netns.OfPid(tid)
+		s.NS, err = netns.OfPid(tid)
 		opened <- err
 	}()
 	return <-opened
 }
 
-// do runs fn on the space's own thread.
-func (s *space) do(fn func() error) error {
+// Do runs fn on the space's own thread, one call at a time.
+func (s *Space) Do(fn func() error) error {
 	done := make(chan error, 1)
 	s.calls <- func() { done <- fn() }
 	return <-done
 }
 
-// close lets the namespace go.
-func (s *space) close() error {
+// Close lets the namespace go. No call may follow.
+func (s *Space) Close() error {
 	close(s.calls)
-	return s.ns.Close()
+	return s.NS.Close()
 }

@@ -1,4 +1,4 @@
-package tcp
+package bench
 
 import (
 	"fmt"
@@ -18,23 +18,39 @@ type ifreqPointer struct {
 	_    [16]byte // the rest of the union, which is the larger on 64 bits
 }
 
-// setChecksumOffload sets or clears the transmit checksum offload of a device
+// SetChecksumOffload sets or clears the transmit checksum offload of a device
 // of the calling thread's namespace. Without it the kernel takes segmentation
 // offload away, too: there is no segment without a checksum (netdev_fix_features
 // in net/core/dev.c).
-func setChecksumOffload(device string, on bool) error {
-	value := ethtoolValue{cmd: unix.ETHTOOL_STXCSUM}
-	if on {
-		value.data = 1
-	}
-	if err := ethtool(device, &value); err != nil {
+func SetChecksumOffload(device string, on bool) error {
+	if err := setFeature(device, unix.ETHTOOL_STXCSUM, on); err != nil {
 		return fmt.Errorf("set the transmit checksum offload of %s: %w", device, err)
 	}
 	return nil
 }
 
-// segmentationOffload reports whether TCP segmentation offload is on.
-func segmentationOffload(device string) (bool, error) {
+// SetReceiveOffload sets or clears generic receive offload (GRO) of a device of
+// the calling thread's namespace. With it a veth receives as a network card does,
+// by NAPI, and accepts frames that XDP sends to its peer (veth_xdp_xmit in
+// drivers/net/veth.c).
+func SetReceiveOffload(device string, on bool) error {
+	if err := setFeature(device, unix.ETHTOOL_SGRO, on); err != nil {
+		return fmt.Errorf("set the receive offload of %s: %w", device, err)
+	}
+	return nil
+}
+
+func setFeature(device string, cmd uint32, on bool) error {
+	value := ethtoolValue{cmd: cmd}
+	if on {
+		value.data = 1
+	}
+	return ethtool(device, &value)
+}
+
+// SegmentationOffload reports whether TCP segmentation offload of a device of
+// the calling thread's namespace is on.
+func SegmentationOffload(device string) (bool, error) {
 	value := ethtoolValue{cmd: unix.ETHTOOL_GTSO}
 	if err := ethtool(device, &value); err != nil {
 		return false, fmt.Errorf("read the segmentation offload of %s: %w", device, err)
