@@ -1,0 +1,89 @@
+package forward
+
+import (
+	"trellis/internal/bench"
+)
+
+// Report is the outcome of a measurement; its JSON form is stable.
+type Report struct {
+	Bench   string        `json:"bench"` // "forward"
+	Machine bench.Machine `json:"machine"`
+	Seconds float64       `json:"seconds"` // of one run of one configuration
+	Repeat  int           `json:"repeat"`
+	Core    int           `json:"core"` // that everything runs on
+	Rows    []Row         `json:"rows"` // by size, then as asked for
+	// Generator is what generator and sink cost by themselves, for each size.
+	Generator []Row `json:"generator"`
+}
+
+// Row is what a configuration has shown with frames of one size. Its figures are
+// medians over the rounds.
+type Row struct {
+	Config string `json:"config"`
+	Size   int    `json:"size"` // of a tenant's frame, bytes with the check sequence
+	// Kpps is the rate at which frames arrive, in 1000 a second; NS its
+	// inverse, the cost of one in nanoseconds.
+	Kpps float64 `json:"kpps"`
+	NS   float64 `json:"ns"`
+	// NSWithoutGenerator is the cost without that of generator and sink, as
+	// measured in the same round.
+	NSWithoutGenerator float64 `json:"ns_without_generator"`
+	// RatioToNative is the rate divided by native's of the same round.
+	RatioToNative float64 `json:"ratio_to_native"`
+	// Spread is the greatest rate less the least, divided by the median.
+	Spread float64 `json:"spread"`
+	// Loss is how much of what was sent did not arrive as it should, 0 to 1.
+	Loss float64 `json:"loss"`
+	// Rounds are the single measurements, in order.
+	Rounds []Round `json:"rounds"`
+}
+
+// Round is one measurement.
+type Round struct {
+	Kpps               float64 `json:"kpps"`
+	NS                 float64 `json:"ns"`
+	NSWithoutGenerator float64 `json:"ns_without_generator"`
+	RatioToNative      float64 `json:"ratio_to_native"`
+	Sent               uint64  `json:"sent"`
+	Arrived            uint64  `json:"arrived"`
+}
+
+// add takes a sample of a round in which generator and native cost so many
+// nanoseconds a frame.
+func (r *Row) add(s sample, generatorNS, nativeNS float64) {
+	r.Rounds = append(r.Rounds, Round{
+		Kpps: 1e6 / s.ns, NS: s.ns, NSWithoutGenerator: s.ns - generatorNS, RatioToNative: nativeNS / s.ns,
+		Sent: s.sent, Arrived: s.arrived,
+	})
+}
+
+// summarize fills in the medians.
+func (r *Row) summarize() {
+	kpps := r.Over(func(n Round) float64 { return n.Kpps })
+	r.Kpps = kpps.Median
+	r.NS = r.Over(func(n Round) float64 { return n.NS }).Median
+	r.NSWithoutGenerator = r.Over(func(n Round) float64 { return n.NSWithoutGenerator }).Median
+	r.RatioToNative = r.Over(func(n Round) float64 { return n.RatioToNative }).Median
+	r.Loss = r.Over(Round.loss).Median
+	if kpps.Median > 0 {
+		r.Spread = (kpps.Max - kpps.Min) / kpps.Median
+	}
+}
+
+// loss is how much of what was sent did not arrive. The generator counts before
+// it sends, so that nothing arrives uncounted.
+func (n Round) loss() float64 {
+	if n.Sent == 0 || n.Arrived >= n.Sent {
+		return 0
+	}
+	return float64(n.Sent-n.Arrived) / float64(n.Sent)
+}
+
+// Over sums up a quantity over the rounds.
+func (r *Row) Over(quantity func(Round) float64) bench.Spread {
+	var samples []float64
+	for _, n := range r.Rounds {
+		samples = append(samples, quantity(n))
+	}
+	return bench.Summarize(samples)
+}

@@ -1,0 +1,264 @@
+package forward
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+
+	"trellis/internal/bench"
+	"trellis/internal/substrate/netns"
+	"trellis/internal/substrate/port"
+	"trellis/internal/vnet"
+)
+
+// Names of devices. Routers have eth1, where packets come in, and eth2.
+const (
+	genDevice, sinkDevice = "gen0", "sink0"
+	inCard, outCard       = "nic0", "nic1"
+	routerIn, routerOut   = "eth1", "eth2"
+	group                 = 0x7e00bec4 // of the ports, of no importance here
+	cardMTU               = 1600       // of the IP packet: room for tunnels about full frames
+	routerMTU             = vnet.DefaultMTU
+	owner                 = "trellis:bench:forward/"
+	hostBits              = 24
+)
+
+// Addresses of devices outside the routers, locally administered (IEEE 802c).
+var (
+	genMAC  = vnet.MAC{0x02, 0xbe, 0xc4, 0, 0, 1}
+	sinkMAC = vnet.MAC{0x02, 0xbe, 0xc4, 0, 0, 2}
+	inMAC   = vnet.MAC{0x02, 0xbe, 0xc4, 0, 0, 3}
+	outMAC  = vnet.MAC{0x02, 0xbe, 0xc4, 0, 0, 4}
+)
+
+// Networks for benchmarks (RFC 2544, appendix C.2.2), and for documentation
+// (RFC 5737) in the underlay.
+var (
+	sourceHost = netip.MustParseAddr("198.18.0.2")
+	firstHop   = netip.MustParseAddr("198.18.0.1")
+	lastHop    = netip.MustParseAddr("198.19.0.1")
+	sinkHost   = netip.MustParseAddr("198.19.0.2")
+	sinkNet    = netip.MustParsePrefix("198.19.0.0/24")
+
+	tunnelFrom = netip.MustParseAddr("192.0.2.2") // where the generator's tunnel begins
+	tunnelIn   = netip.MustParseAddr("192.0.2.1")
+	tunnelOut  = netip.MustParseAddr("192.0.2.129")
+	tunnelTo   = netip.MustParseAddr("192.0.2.130") // where the sink's tunnel ends
+)
+
+// rig is a configuration, built: spaces, cards, routers, generator and sink.
+type rig struct {
+	core    int
+	size    int
+	outside *bench.Space
+	root    *bench.Space
+	routers []*bench.Space
+	held    []io.Closer // programs and maps
+	meter   meter
+}
+
+// newRig builds a configuration for frames of a size.
+func newRig(c *configuration, core, size int) (*rig, error) {
+	r := &rig{core: core, size: size}
+	if err := r.build(c); err != nil {
+		return nil, errors.Join(err, r.close())
+	}
+	return r, nil
+}
+
+func (r *rig) build(c *configuration) error {
+	for _, s := range []**bench.Space{&r.outside, &r.root} {
+		var err error
+		if *s, err = bench.NewSpace(s == &r.root); err != nil {
+			return err
+		}
+		if err := (*s).NS.Defaults(nil); err != nil {
+			return err
+		}
+	}
+	if err := r.outside.Do(func() error { return pinThread(r.core) }); err != nil {
+		return err
+	}
+	if err := r.card(genDevice, genMAC, inCard, inMAC); err != nil {
+		return err
+	}
+	if err := r.card(sinkDevice, sinkMAC, outCard, outMAC); err != nil {
+		return err
+	}
+	for range c.routers {
+		s, err := bench.NewSpace(false)
+		if err != nil {
+			return err
+		}
+		r.routers = append(r.routers, s)
+		if err := s.NS.Defaults(nil); err != nil {
+			return err
+		}
+	}
+	if err := r.setUpRouters(); err != nil {
+		return err
+	}
+	if err := r.root.Do(func() error { return c.join(r) }); err != nil {
+		return err
+	}
+	r.meter.outside = r.outside
+	r.meter.send, r.meter.expect = c.frames(r)
+	if c.sinkAtCard {
+		return r.meter.place(r.core, genDevice, r.root, inCard)
+	}
+	return r.meter.place(r.core, genDevice, r.outside, sinkDevice)
+}
+
+// card makes a veth pair: a card of the root context, up and receiving by NAPI,
+// and the device at the other end of its cable.
+func (r *rig) card(far string, farMAC vnet.MAC, name string, mac vnet.MAC) error {
+	err := r.root.Do(func() error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.MTU, attrs.HardwareAddr = name, cardMTU, mac[:]
+		pair := netlink.NewVeth(attrs)
+		pair.PeerName, pair.PeerHardwareAddr, pair.PeerMTU = far, farMAC[:], cardMTU
+		pair.PeerNamespace = netlink.NsFd(r.outside.NS.FD())
+		if err := netlink.LinkAdd(pair); err != nil {
+			return err
+		}
+		if err := bench.SetReceiveOffload(name, true); err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(pair)
+	})
+	if err == nil {
+		err = r.outside.Do(func() error { return setUp(far) })
+	}
+	if err != nil {
+		return fmt.Errorf("make the card %s: %w", name, err)
+	}
+	return nil
+}
+
+// Devices of router i in the root context, and addresses of its interfaces.
+func inPort(i int) string      { return fmt.Sprintf("in%d", i) }
+func outPort(i int) string     { return fmt.Sprintf("out%d", i) }
+func inPortMAC(i int) vnet.MAC { return vnet.MAC{0x02, 0xbe, 0xc4, 1, 0, byte(i)} }
+func outPortMAC(i int) vnet.MAC {
+	return vnet.MAC{0x02, 0xbe, 0xc4, 2, 0, byte(i)}
+}
+
+// between gives the addresses of the link from router i to the next.
+func between(i int) (a, b netip.Addr) {
+	return netip.AddrFrom4([4]byte{198, 18, byte(100 + i), 1}), netip.AddrFrom4([4]byte{198, 18, byte(100 + i), 2})
+}
+
+// setUpRouters gives each router its two interfaces, addresses, and a route to
+// the sink's network. The ports in the root context stay down until something is
+// attached to them.
+func (r *rig) setUpRouters() error {
+	var specs []port.Spec
+	for i, s := range r.routers {
+		specs = append(specs,
+			port.Spec{Device: inPort(i), Alias: fmt.Sprintf("%sr%d:%s", owner, i, routerIn), Group: group, Name: routerIn, MAC: inPortMAC(i), MTU: routerMTU, Node: s.NS.FD()},
+			port.Spec{Device: outPort(i), Alias: fmt.Sprintf("%sr%d:%s", owner, i, routerOut), Group: group, Name: routerOut, MAC: outPortMAC(i), MTU: routerMTU, Node: s.NS.FD()})
+	}
+	if len(specs) == 0 {
+		return nil
+	}
+	if err := r.root.Do(func() error { return port.Create(specs) }); err != nil {
+		return err
+	}
+	last := len(r.routers) - 1
+	for i, s := range r.routers {
+		here, there := firstHop, sinkHost
+		thereMAC, out := sinkMAC, lastHop
+		if i > 0 {
+			_, here = between(i - 1)
+		}
+		if i < last {
+			out, there = between(i)
+			thereMAC = inPortMAC(i + 1)
+		}
+		_, err := s.NS.Configure(netns.Interior{Interfaces: []netns.Interface{
+			{Name: routerIn, MAC: inPortMAC(i), MTU: routerMTU, Up: true, Addrs: []netip.Prefix{netip.PrefixFrom(here, hostBits)}},
+			{Name: routerOut, MAC: outPortMAC(i), MTU: routerMTU, Up: true, Addrs: []netip.Prefix{netip.PrefixFrom(out, hostBits)}},
+		}})
+		if err != nil {
+			return fmt.Errorf("router %d: %w", i, err)
+		}
+		err = s.Do(func() error {
+			if err := neighbour(routerOut, there, thereMAC); err != nil || i == last {
+				return err
+			}
+			device, err := netlink.LinkByName(routerOut)
+			if err != nil {
+				return err
+			}
+			// The port is still down, and with it the link's carrier.
+			return netlink.RouteAdd(&netlink.Route{
+				LinkIndex: device.Attrs().Index, Flags: int(netlink.FLAG_ONLINK), Gw: there.AsSlice(), Dst: network(sinkNet),
+			})
+		})
+		if err != nil {
+			return fmt.Errorf("router %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// bringUpPorts sets the routers' ports up.
+func (r *rig) bringUpPorts() error {
+	up := map[string]bool{}
+	for i := range r.routers {
+		up[inPort(i)], up[outPort(i)] = true, true
+	}
+	return port.SetUp(up)
+}
+
+// hold keeps a program or a map until the rig is closed.
+func (r *rig) hold(c io.Closer) { r.held = append(r.held, c) }
+
+// close removes the rig: with its namespaces, the kernel removes all of it.
+func (r *rig) close() error {
+	err := r.meter.close()
+	for _, c := range r.held {
+		err = errors.Join(err, c.Close())
+	}
+	for _, s := range append(r.routers, r.root, r.outside) {
+		if s != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}
+	return err
+}
+
+// The following work in the network namespace of the calling thread.
+
+func setUp(name string) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(l)
+}
+
+func address(name string, p netip.Prefix) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	return netlink.AddrAdd(l, &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: network(p).Mask}})
+}
+
+// neighbour sets who has an address, for good.
+func neighbour(device string, a netip.Addr, mac vnet.MAC) error {
+	l, err := netlink.LinkByName(device)
+	if err != nil {
+		return err
+	}
+	return netlink.NeighSet(&netlink.Neigh{LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: mac[:]})
+}
+
+func network(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Masked().Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}

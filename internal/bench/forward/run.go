@@ -1,0 +1,180 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"time"
+
+	trellisv1 "trellis/api/trellis/v1"
+	"trellis/internal/bench"
+)
+
+// MaxSeconds bounds one run: the generator counts in 32 bits.
+const MaxSeconds = 60
+
+// Config says what to measure.
+type Config struct {
+	Configs []string      // names, each once
+	Sizes   []int         // of frames, each MinSize to MaxSize
+	Repeat  int           // at least 1
+	Length  time.Duration // of one run, above 0, at most MaxSeconds
+	// Progress is told how far it is; nil: nobody.
+	Progress func(*trellisv1.Progress)
+}
+
+// Run measures. It needs root. Generator and native are always measured, what
+// else is asked for in turns with them. The report holds the sizes that were
+// completed until an error.
+func Run(ctx context.Context, cfg Config) (report Report, err error) {
+	report = Report{Bench: "forward", Seconds: cfg.Length.Seconds(), Repeat: cfg.Repeat, Rows: []Row{}, Generator: []Row{}}
+	if os.Geteuid() != 0 {
+		return report, errors.New("measuring needs root: it makes network namespaces; run it with sudo")
+	}
+	if report.Machine, err = bench.ReadMachine(ctx); err != nil {
+		return report, err
+	}
+	if report.Core, err = lastCore(); err != nil {
+		return report, err
+	}
+	for i, size := range cfg.Sizes {
+		rows, err := measure(ctx, &cfg, report.Core, i)
+		if err != nil {
+			return report, fmt.Errorf("frames of %d bytes: %w", size, err)
+		}
+		report.Generator = append(report.Generator, rows[generatorOnly])
+		for _, name := range cfg.Configs {
+			report.Rows = append(report.Rows, rows[name])
+		}
+	}
+	return report, nil
+}
+
+// contender is a configuration that is built and ready.
+type contender struct {
+	name  string
+	rig   *rig
+	count uint32 // frames of a run
+	row   Row
+}
+
+// measure measures one size.
+func measure(ctx context.Context, cfg *Config, core, at int) (rows map[string]Row, err error) {
+	size := cfg.Sizes[at]
+	// The two that all others are compared with come first.
+	order := []string{generatorOnly, Native}
+	for _, name := range cfg.Configs {
+		if !slices.Contains(order, name) {
+			order = append(order, name)
+		}
+	}
+	var all []*contender
+	defer func() {
+		for _, c := range all {
+			if e := c.rig.close(); e != nil {
+				err = errors.Join(err, fmt.Errorf("remove %s: %w", c.name, e))
+			}
+		}
+	}()
+	steps := len(order) * (cfg.Repeat + 1)
+	done := at * steps
+	progress := func(phase, name string) {
+		if cfg.Progress != nil {
+			cfg.Progress(&trellisv1.Progress{
+				Phase: phase, Done: int32(done), Total: int32(len(cfg.Sizes) * steps), Detail: fmt.Sprintf("%d bytes, %s", size, name),
+			})
+		}
+		done++
+	}
+	for _, name := range order {
+		progress("building", name)
+		c, err := prepare(ctx, name, core, size, cfg.Length)
+		if c != nil {
+			all = append(all, c)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	for range cfg.Repeat {
+		ns := map[string]float64{}
+		for _, c := range all {
+			progress("measuring", c.name)
+			if err := context.Cause(ctx); err != nil {
+				return nil, err
+			}
+			s, err := c.rig.meter.run(c.count)
+			if err == nil && s.ns == 0 {
+				err = fmt.Errorf("%d frames were sent, and only %d arrived", s.sent, s.arrived)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", c.name, err)
+			}
+			ns[c.name] = s.ns
+			if c.name == Native {
+				all[0].row.Rounds[len(all[0].row.Rounds)-1].RatioToNative = s.ns / ns[generatorOnly]
+			}
+			c.row.add(s, ns[generatorOnly], ns[Native])
+		}
+	}
+	rows = map[string]Row{}
+	for _, c := range all {
+		c.row.summarize()
+		rows[c.name] = c.row
+	}
+	return rows, nil
+}
+
+// prepare builds a configuration, waits until it forwards, and finds out how
+// many frames fill the time.
+func prepare(ctx context.Context, name string, core, size int, length time.Duration) (*contender, error) {
+	config, err := lookUp(name)
+	if err != nil {
+		return nil, err
+	}
+	r, err := newRig(config, core, size)
+	if err != nil {
+		return nil, fmt.Errorf("build it: %w", err)
+	}
+	c := &contender{name: name, rig: r, row: Row{Config: name, Size: size}}
+	if err := c.ready(ctx); err != nil {
+		return c, err
+	}
+	// The second run is the first one with warm caches.
+	var s sample
+	for range 2 {
+		if s, err = r.meter.run(2 * shortest); err != nil {
+			return c, err
+		}
+	}
+	if s.ns == 0 {
+		return c, fmt.Errorf("%d frames were sent, and only %d arrived", s.sent, s.arrived)
+	}
+	n := float64(length.Nanoseconds()) / s.ns * float64(s.sent) / float64(s.arrived)
+	c.count = uint32(max(shortest, min(n, math.MaxUint32))) &^ (batch - 1)
+	return c, nil
+}
+
+// ready waits until a few frames get through: carriers are told of a moment
+// after devices go up.
+func (c *contender) ready(ctx context.Context) error {
+	const pause, patience = 5 * time.Millisecond, 2 * time.Second
+	for end := time.Now().Add(patience); ; time.Sleep(pause) {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		s, err := c.rig.meter.run(batch)
+		switch {
+		case err == nil && s.arrived > 0:
+			return nil
+		case time.Now().Before(end):
+		case err != nil:
+			return err
+		default:
+			return fmt.Errorf("it forwards nothing: %d frames were sent, and none arrived", s.sent)
+		}
+	}
+}
