@@ -27,12 +27,12 @@ volatile const __u32 cpu;
 struct seen {
 	__u64 frames;       /* that were as expected */
 	__u64 others;       /* that were not, whatever they were */
-	__u64 elsewhere;    /* that came on another processor */
+	__u64 elsewhere;    /* that were, but came on another processor */
 	__u64 first_frames; /* `frames` at the first reading of the clock */
 	__u64 first_ns;
 	__u64 last_frames;  /* and at the last one */
 	__u64 last_ns;
-	__u32 other_len;    /* length of the last frame that was not as expected */
+	__u32 other_len;    /* length of a frame that was not as expected */
 	__u32 pad;
 	__u8 other[HEADER_BYTES]; /* its beginning */
 };
@@ -45,7 +45,12 @@ static __noinline int note_other(struct xdp_md *ctx)
 {
 	__u32 len = ctx->data_end - ctx->data;
 
+	if (bpf_get_smp_processor_id() != cpu)
+		return XDP_DROP;
 	tally.others++;
+	/* One of the right length tells more than a stray one. */
+	if (tally.other_len == frame_len)
+		return XDP_DROP;
 	tally.other_len = len;
 	if (len >= HEADER_BYTES)
 		bpf_xdp_load_bytes(ctx, 0, tally.other, HEADER_BYTES);
@@ -61,10 +66,6 @@ int sink(struct xdp_md *ctx)
 	void *end = (void *)(long)ctx->data_end;
 	__u64 wrong = 0;
 
-	if (bpf_get_smp_processor_id() != cpu) {
-		__sync_fetch_and_add(&tally.elsewhere, 1);
-		return XDP_DROP;
-	}
 	if (end - data != frame_len)
 		return note_other(ctx);
 #pragma unroll
@@ -79,6 +80,10 @@ int sink(struct xdp_md *ctx)
 	}
 	if (wrong)
 		return note_other(ctx);
+	if (bpf_get_smp_processor_id() != cpu) {
+		__sync_fetch_and_add(&tally.elsewhere, 1);
+		return XDP_DROP;
+	}
 	if ((++tally.frames & (CLOCK_EVERY - 1)) == 0) {
 		tally.last_ns = bpf_ktime_get_ns();
 		tally.last_frames = tally.frames;
