@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * Asking the node's own FIB. Each ask function fills the question from a packet
+ * that the kernel would forward without a second look, and returns 0 for every
+ * other packet: that one is the stack's.
+ */
+#pragma once
+
+#include "parse.h"
+
+#ifndef AF_INET
+#define AF_INET 2
+#endif
+#ifndef AF_INET6
+#define AF_INET6 10
+#endif
+
+#define FLOWINFO_MASK 0x0fffffff /* traffic class and flow label */
+
+/*
+ * ask_ports fills what routes may be spread by. ICMP's errors go by the packet
+ * that they tell of, which the helper does not see.
+ */
+static __always_inline int ask_ports(struct cursor *c, struct bpf_fib_lookup *q, __u8 protocol)
+{
+	__be16 *ports;
+	__u8 *type;
+
+	q->l4_protocol = protocol;
+	switch (protocol) {
+	case 1: /* ICMP: 0 and 8 are echoes */
+		type = take(c, 1);
+		return type && (*type == 0 || *type == 8);
+	case 58: /* ICMPv6: 128 and above are no errors; 130 to 137 are its hosts' and routers' own */
+		type = take(c, 1);
+		return type && (*type == 128 || *type == 129);
+	case 6:  /* TCP */
+	case 17: /* UDP */
+		ports = take(c, 2 * sizeof(*ports));
+		if (!ports)
+			return 0;
+		q->sport = ports[0];
+		q->dport = ports[1];
+		return 1;
+	default:
+		return 1;
+	}
+}
+
+/* Addresses that no router forwards: RFC 1812 section 5.3.7, RFC 1122 3.2.1.3. */
+static __always_inline int ipv4_odd(__be32 address)
+{
+	__u8 first = bpf_ntohl(address) >> 24;
+
+	return first == 0 || first == 127 || first >= 224;
+}
+
+static __always_inline int ask_ipv4(struct cursor *c, struct bpf_fib_lookup *q, __u32 length)
+{
+	struct iphdr *ip = take_ipv4(c);
+	__u32 total;
+
+	if (!ip || ip->ihl != 5 || ip->ttl <= 1 || !ipv4_intact(ip) ||
+	    ip->frag_off & bpf_htons(IPV4_FRAGMENT) || ipv4_odd(ip->saddr) || ipv4_odd(ip->daddr))
+		return 0;
+	total = bpf_ntohs(ip->tot_len);
+	if (total < sizeof(*ip) || total > length)
+		return 0;
+	q->family = AF_INET;
+	q->tos = ip->tos;
+	q->tot_len = total;
+	q->ipv4_src = ip->saddr;
+	q->ipv4_dst = ip->daddr;
+	return ask_ports(c, q, ip->protocol);
+}
+
+/* Multicast, unspecified, loopback, mapped, link-local: RFC 4291, RFC 4007. */
+static __always_inline int ipv6_odd(const struct in6_addr *a)
+{
+	if (a->s6_addr[0] == 0xff || (a->s6_addr[0] == 0xfe && (a->s6_addr[1] & 0xc0) == 0x80))
+		return 1;
+	return !a->s6_addr32[0] && !a->s6_addr32[1];
+}
+
+static __always_inline int ipv6_extends(__u8 next)
+{
+	switch (next) {
+	case 0:   /* hop-by-hop options */
+	case 43:  /* routing */
+	case 44:  /* fragment */
+	case 51:  /* authentication */
+	case 60:  /* destination options */
+	case 135: /* mobility */
+	case 139: /* HIP */
+	case 140: /* shim6 */
+		return 1;
+	}
+	return 0;
+}
+
+static __always_inline int ask_ipv6(struct cursor *c, struct bpf_fib_lookup *q, __u32 length)
+{
+	struct ipv6hdr *ip = take_ipv6(c);
+	__u32 payload;
+
+	if (!ip || ip->hop_limit <= 1 || ipv6_extends(ip->nexthdr) || ipv6_odd(&ip->saddr) || ipv6_odd(&ip->daddr))
+		return 0;
+	payload = bpf_ntohs(ip->payload_len);
+	if (!payload || payload + sizeof(*ip) > length)
+		return 0;
+	q->family = AF_INET6;
+	q->flowinfo = *(__be32 *)ip & bpf_htonl(FLOWINFO_MASK);
+	q->tot_len = payload + sizeof(*ip);
+	memcpy(q->ipv6_src, &ip->saddr, sizeof(ip->saddr));
+	memcpy(q->ipv6_dst, &ip->daddr, sizeof(ip->daddr));
+	return ask_ports(c, q, ip->nexthdr);
+}
+
+/* One hop on. The checksum follows as RFC 1624 says, and as the kernel does. */
+static __always_inline void hop_ipv4(struct iphdr *ip)
+{
+	__u32 check = ip->check + bpf_htons(0x0100);
+
+	ip->check = check + (check >= 0xffff);
+	ip->ttl--;
+}
