@@ -1,0 +1,268 @@
+package tunnel
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+
+	"trellis/internal/substrate/nstest"
+)
+
+// router is a node with two interfaces: frames arrive at eth1; eth2 leads to a
+// peer across the underlay, or to a neighbour on this machine.
+type router struct {
+	*bench
+	t         testing.TB
+	n         *nstest.Node
+	mac, next net.HardwareAddr // of eth1; of the next hop behind eth2
+	out       net.HardwareAddr // of eth2
+	eth1      int
+	port2     int
+}
+
+func newRouter(t testing.TB) *router {
+	b := &bench{}
+	nstest.Root(t)
+	nstest.Sh(t, "ip link add up0 type veth peer name wire0; ip link set up0 up; ip link set wire0 up")
+	b.Tunnel, b.uplink = mustOpen(t), index(t, "up0")
+	must(t, b.AttachUplink(Uplink{Index: b.uplink, Addrs: []netip.Addr{own4, own6}}))
+	r := &router{bench: b, t: t, n: nstest.NewNode(t), next: net.HardwareAddr{2, 0, 0, 0, 0xbb, 1}}
+	must(t, r.n.Defaults(nil))
+	b.port, r.eth1 = attach(t, b.Tunnel, r.n, "eth1", 1458)
+	r.port2, _ = attach(t, b.Tunnel, r.n, "eth2", 1458)
+	must(t, b.SetFast(b.port, true))
+	r.n.Configure(t, "eth1", "10.0.1.1/24", "fd00:1::1/64")
+	r.n.Configure(t, "eth2", "10.0.2.1/24", "fd00:2::1/64")
+	r.n.Must(t, fmt.Sprintf(`ip neigh replace 10.0.2.2 lladdr %[1]v dev eth2; ip neigh replace fd00:2::2 lladdr %[1]v dev eth2
+		ip neigh replace 10.0.1.2 lladdr %[1]v dev eth1; ip neigh replace fd00:1::2 lladdr %[1]v dev eth1
+		ip route add 10.0.9.0/24 via 10.0.2.2; ip route add fd00:9::/64 via fd00:2::2
+		ip route add blackhole 10.0.10.0/24; ip route add unreachable 10.0.11.0/24; ip route add prohibit 10.0.12.0/24
+		ip route add 10.0.13.0/24 via 10.0.2.2 mtu lock 600; ip route add 10.0.14.0/24 via 10.0.2.3; ip route add 10.0.15.0/24 via 10.0.1.2
+		ip -6 route add fd00:a::/64 via fd00:1::2; ip -6 route add blackhole fd00:b::/64`, r.next))
+	mac := func(name string) (m net.HardwareAddr) {
+		must(t, r.n.Do(func() error {
+			i, err := net.InterfaceByName(name)
+			if err == nil {
+				m = i.HardwareAddr
+			}
+			return err
+		}))
+		return m
+	}
+	r.mac, r.out = mac("eth1"), mac("eth2")
+	return r
+}
+
+// ipv4 is a packet to the router, whole in every respect.
+func (r *router) ipv4(dst string, length int) []byte {
+	ip := join([]byte{0x45, 0}, be16(length-14), []byte{0x12, 0x34, 0, 0, 64, 17, 0, 0, 10, 0, 1, 2}, netip.MustParseAddr(dst).AsSlice())
+	return join(r.mac, []byte{2, 0, 0, 0, 0, 7, 8, 0}, sum4(ip), []byte{0x30, 0x39, 0, 9}, be16(length-34), []byte{0, 0}, bytes.Repeat([]byte{0xa5}, length-42))
+}
+
+func (r *router) ipv6(dst string, length int) []byte {
+	src := netip.MustParseAddr("fd00:1::2")
+	return join(r.mac, []byte{2, 0, 0, 0, 0, 7, 0x86, 0xdd, 0x60, 0, 0, 0}, be16(length-54), []byte{17, 64},
+		src.AsSlice(), netip.MustParseAddr(dst).AsSlice(), []byte{0x30, 0x39, 0, 9}, be16(length-54), []byte{1, 2}, make([]byte, length-62))
+}
+
+// forward runs the fast path on a frame at eth1.
+func (r *router) forward(frame []byte) (verdict uint32, out []byte) {
+	r.t.Helper()
+	must(r.t, r.n.Do(func() error {
+		verdict, out = runXDP(r.t, r.fast.NodeIn, join(token, frame), len(token), r.eth1)
+		return nil
+	}))
+	return verdict, out
+}
+
+// hop is what a router makes of a frame.
+func (r *router) hop(frame []byte) []byte {
+	f := append([]byte(nil), frame...)
+	copy(f, r.next)
+	copy(f[6:], r.out)
+	if f[12] == 8 {
+		f[22]--
+		sum4(f[14:34])
+	} else {
+		f[21]--
+	}
+	return f
+}
+
+func TestForwardsByteForByte(t *testing.T) {
+	r := newRouter(t)
+	neighbour, _ := attach(t, r.Tunnel, nstest.NewNode(t), "eth1", 1458)
+	for _, length := range []int{62, 64, 1000, 1472} {
+		for _, frame := range [][]byte{r.ipv4("10.0.9.5", length), r.ipv4("10.0.2.2", length), r.ipv6("fd00:9::5", length), r.ipv6("fd00:2::2", length)} {
+			must(t, r.Join(r.port2, neighbour, 1458))
+			if verdict, got := r.forward(frame); verdict != xdpRedirect || !bytes.Equal(got, join(token, r.hop(frame))) {
+				t.Errorf("to a neighbour, %x: verdict %d,\n%x, want\n%x", frame[:34], verdict, got, r.hop(frame))
+			}
+			must(t, r.Connect(r.port2, path4(r.uplink)))
+			want := egre4(ownMAC, peerMAC, own4, peer4, gre, r.hop(frame))
+			if verdict, got := r.forward(frame); verdict != xdpRedirect || !bytes.Equal(got, want) {
+				t.Errorf("over IPv4, %x: verdict %d,\n%x, want\n%x", frame[:34], verdict, got, want)
+			}
+			if length > 1452 {
+				continue
+			}
+			must(t, r.Connect(r.port2, path6(r.uplink)))
+			want = egre6(ownMAC, peerMAC, own6, peer6, gre, r.hop(frame))
+			if verdict, got := r.forward(frame); verdict != xdpRedirect || !bytes.Equal(got, want) {
+				t.Errorf("over IPv6, %x: verdict %d,\n%x, want\n%x", frame[:34], verdict, got, want)
+			}
+		}
+	}
+	c, err := r.Counters(r.port2)
+	must(t, err)
+	if want := uint64(4*4*2 + 3*4); c.FastPackets != want {
+		t.Errorf("counted %+v, want %d fast packets", c, want)
+	}
+}
+
+// Checksums go round by one: every value of it, at the TTLs that border on it.
+func TestChecksumFollowsTTL(t *testing.T) {
+	r := newRouter(t)
+	must(t, r.Connect(r.port2, path4(r.uplink)))
+	for id := 0; id < 1<<16; id += 97 {
+		for _, ttl := range []byte{2, 64, 255} {
+			frame := r.ipv4("10.0.9.5", 62)
+			binary.BigEndian.PutUint16(frame[18:], uint16(id))
+			frame[22] = ttl
+			sum4(frame[14:34])
+			if verdict, got := r.forward(frame); verdict != xdpRedirect || !bytes.Equal(got[42:], r.hop(frame)) {
+				t.Fatalf("ID %d, TTL %d: verdict %d,\n%x, want\n%x", id, ttl, verdict, got[42:], r.hop(frame))
+			}
+		}
+	}
+}
+
+// What the fast path is unsure of comes out as it went in, for the stack.
+func TestLeavesTheRestToTheStack(t *testing.T) {
+	r := newRouter(t)
+	must(t, r.Connect(r.port2, path4(r.uplink)))
+	edit := func(frame []byte, at int, value ...byte) []byte {
+		frame = append([]byte(nil), frame...)
+		copy(frame[at:], value)
+		if frame[12] == 8 && frame[13] == 0 && at != 24 {
+			sum4(frame[14:34])
+		}
+		return frame
+	}
+	f4, f6 := r.ipv4("10.0.9.5", 100), r.ipv6("fd00:9::5", 100)
+	options := join(f4[:34], []byte{1, 1, 1, 1}, f4[34:])
+	options[14] = 0x46
+	binary.BigEndian.PutUint16(options[16:], 90)
+	sum4(options[14:38])
+	table := map[string][]byte{
+		"local delivery":           r.ipv4("10.0.1.1", 100),
+		"local delivery elsewhere": r.ipv4("10.0.2.1", 100),
+		"a subnet's broadcast":     r.ipv4("10.0.2.255", 100),
+		"limited broadcast":        r.ipv4("255.255.255.255", 100),
+		"multicast":                r.ipv4("224.0.0.5", 100),
+		"class E":                  r.ipv4("240.0.0.1", 100),
+		"to loopback":              r.ipv4("127.0.0.1", 100),
+		"to nowhere":               r.ipv4("0.0.0.0", 100),
+		"no route":                 r.ipv4("198.51.100.1", 100),
+		"blackhole":                r.ipv4("10.0.10.1", 100),
+		"unreachable":              r.ipv4("10.0.11.1", 100),
+		"prohibit":                 r.ipv4("10.0.12.1", 100),
+		"longer than the route":    r.ipv4("10.0.13.1", 615),
+		"longer than the link":     r.ipv4("10.0.9.5", 1473),
+		"no neighbour":             r.ipv4("10.0.14.1", 100),
+		"back where it came from":  r.ipv4("10.0.15.1", 100),
+		"TTL 1":                    edit(f4, 22, 1),
+		"TTL 0":                    edit(f4, 22, 0),
+		"a wrong checksum":         edit(f4, 24, f4[24]^1),
+		"more fragments":           edit(f4, 20, 0x20),
+		"a later fragment":         edit(f4, 20, 0, 9),
+		"options":                  options,
+		"version 6 in IPv4":        edit(f4, 14, 0x65),
+		"longer than the frame":    edit(f4, 16, 0, 87),
+		"shorter than its header":  edit(f4, 16, 0, 19),
+		"from loopback":            edit(f4, 26, 127, 0, 0, 1),
+		"from multicast":           edit(f4, 26, 224, 0, 0, 1),
+		"from nowhere":             edit(f4, 26, 0, 0, 0, 0),
+		"an ICMP error":            edit(edit(f4, 23, 1), 34, 3),
+		"for another's MAC":        edit(f4, 0, 2, 0, 0, 0, 0x99, 0x99),
+		"a group's MAC":            edit(f4, 0, 1),
+		"ARP":                      edit(f4, 12, 8, 6),
+		"no IP":                    inner(60),
+		"a VLAN tag":               join(f4[:12], []byte{0x81, 0, 0, 5}, f4[12:]),
+		"cut":                      f4[:33],
+		"UDP cut":                  edit(r.ipv4("10.0.9.5", 42), 16, 0, 20)[:36],
+		"v6 local delivery":        r.ipv6("fd00:1::1", 100),
+		"v6 multicast":             r.ipv6("ff02::5", 100),
+		"v6 link-local":            r.ipv6("fe80::1", 100),
+		"v6 no route":              r.ipv6("2001:db8:7::1", 100),
+		"v6 blackhole":             r.ipv6("fd00:b::1", 100),
+		"v6 no neighbour":          r.ipv6("fd00:2::77", 100),
+		"v6 back":                  r.ipv6("fd00:a::1", 100),
+		"v6 longer than the link":  r.ipv6("fd00:9::5", 1473),
+		"v6 hop limit 1":           edit(f6, 21, 1),
+		"v6 hop-by-hop":            edit(f6, 20, 0),
+		"v6 fragment":              edit(f6, 20, 44),
+		"v6 routing":               edit(f6, 20, 43),
+		"v6 destination options":   edit(f6, 20, 60),
+		"v6 authentication":        edit(f6, 20, 51),
+		"v6 jumbogram":             edit(f6, 18, 0, 0),
+		"v6 longer than the frame": edit(f6, 18, 0, 47),
+		"v6 from link-local":       edit(f6, 22, 0xfe, 0x80),
+		"v6 from nowhere":          edit(f6, 22, make([]byte, 16)...),
+		"v6 an ICMP error":         edit(edit(f6, 20, 58), 54, 2),
+		"v6 neighbour discovery":   edit(edit(f6, 20, 58), 54, 135),
+	}
+	for name, frame := range table {
+		if verdict, got := r.forward(frame); verdict != xdpPass || !bytes.Equal(got, frame) {
+			t.Errorf("%s: verdict %d,\n%x, want a pass and\n%x", name, verdict, got, frame)
+		}
+	}
+	// The table's frame is forwarded but for what the table changes.
+	for _, frame := range [][]byte{f4, f6} {
+		if verdict, _ := r.forward(frame); verdict != xdpRedirect {
+			t.Error("the plain frame is not forwarded")
+		}
+	}
+	pass := func(what string) {
+		t.Helper()
+		if verdict, _ := r.forward(f4); verdict != xdpPass {
+			t.Errorf("%s: verdict %d, want a pass", what, verdict)
+		}
+	}
+	// The program takes nothing without the token, which no skb carries.
+	must(t, r.n.Do(func() error {
+		if verdict, got := runXDP(t, r.fast.NodeIn, f4, 0, r.eth1); verdict != xdpPass || !bytes.Equal(got, f4) {
+			t.Errorf("an skb's frame: verdict %d", verdict)
+		}
+		return nil
+	}))
+	r.n.Must(t, "sysctl -qw net.ipv4.conf.all.forwarding=0")
+	pass("forwarding off")
+	r.n.Must(t, "sysctl -qw net.ipv4.conf.all.forwarding=1")
+	r.n.Must(t, "ip link set eth1 address 02:00:00:00:99:01")
+	pass("a MAC that the node has changed")
+	r.n.Must(t, "ip link set eth1 address "+r.mac.String())
+	if verdict, _ := r.forward(f4); verdict != xdpRedirect {
+		t.Error("the fast path did not come back")
+	}
+	must(t, r.Part(r.port2))
+	pass("a parted port")
+}
+
+// A node that gives a device of its own the interface index of another node's
+// end does not reach that node's link.
+func TestIndexIsNoKey(t *testing.T) {
+	r := newRouter(t)
+	other := nstest.NewNode(t)
+	other.Must(t, "ip link add name filler type ifb; ip link add name filler2 type ifb; ip link add name filler3 type ifb")
+	theirs, index := attach(t, r.Tunnel, other, "eth1", 1458)
+	must(t, r.Connect(theirs, path4(r.uplink)))
+	r.n.Must(t, fmt.Sprintf(`ip link add name fake index %d type ifb && ip link set fake up && ip addr add 10.0.47.1/24 dev fake
+		ip neigh replace 10.0.47.2 lladdr 02:00:00:00:00:47 dev fake`, index))
+	if verdict, _ := r.forward(r.ipv4("10.0.47.2", 100)); verdict != xdpPass {
+		t.Errorf("verdict %d: another's link was reached", verdict)
+	}
+}
