@@ -31,7 +31,7 @@ func newBenchForwardCommand(env *Env) *cobra.Command {
 			"round is what carries over to other machines.",
 			"",
 			"Configurations: "+strings.Join(forward.Names(), ", ")+",",
-			fmt.Sprintf("and chain-N of N routers, 1 to %d, joined as Trellis joins them.", forward.MaxRouters)),
+			fmt.Sprintf("and chain-N and shortbridge-N of N routers in a row, 1 to %d.", forward.MaxRouters)),
 		Example: lines(
 			"  sudo trellis bench forward",
 			"  sudo trellis bench forward --configs native,shortbridge,chain-10 --size 64,1518 -o json"),
@@ -59,7 +59,7 @@ func newBenchForwardCommand(env *Env) *cobra.Command {
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&cfg.Configs, "configs", forward.Names(), "configurations to measure")
+	f.StringSliceVar(&cfg.Configs, "configs", forward.Standard(), "configurations to measure")
 	f.IntSliceVar(&cfg.Sizes, "size", []int{forward.MinSize}, "sizes of frames, in bytes with the check sequence")
 	f.IntVar(&cfg.Repeat, "repeat", 5, "measure each this many times")
 	f.Float64Var(&seconds, "seconds", 1, "length of one run")

@@ -17,29 +17,36 @@ const (
 	VethMirred  = "veth-mirred"  // tc mirred and a veth pair on both sides
 	VXLANBridge = "vxlan-bridge" // a VXLAN tunnel in front of each bridge
 	VXLANMirred = "vxlan-mirred" // a VXLAN tunnel, stitched to the veth pair by tc mirred
-	Shortbridge = "shortbridge"  // Trellis's port programs on both sides
+	Shortbridge = "shortbridge"  // Trellis's port programs on both sides, no tunnel
+	EGREStack   = "egre-stack"   // Trellis's tunnels on both sides, the router's own stack between
+	EGREFast    = "egre-fast"    // Trellis's tunnels and its fast path
 
 	// generatorOnly is the sink at the card: what everything else has on top.
 	generatorOnly = "generator"
 
-	chainPrefix = "chain-" // chain-N: N routers, joined as Trellis joins them
+	chainPrefix       = "chain-"       // chain-N: N routers in a row on the fast path, tunnels at its ends
+	shortbridgePrefix = "shortbridge-" // shortbridge-N: N routers in a row by port programs
 )
 
 // MaxRouters bounds the chain: each takes one off the TTL.
 const MaxRouters = 60
 
-// names are the configurations in the order of documents; chains besides.
-var names = []string{Native, XDPNative, VethBridge, VethMirred, VXLANMirred, VXLANBridge, Shortbridge}
+// names are the configurations in the order of documents; rows of routers
+// besides.
+var names = []string{Native, XDPNative, VethBridge, VethMirred, VXLANMirred, VXLANBridge, Shortbridge, EGREStack, EGREFast}
 
-// Names gives the configurations that have a name of their own. Chains are
-// besides: chain-N of 1 to MaxRouters routers.
+// Names gives the configurations that have a name of their own. Rows of routers
+// are besides: chain-N and shortbridge-N of 1 to MaxRouters.
 func Names() []string { return slices.Clone(names) }
+
+// Standard gives the configurations of docs/benchmarks.md.
+func Standard() []string { return append(Names(), chainPrefix+"10") }
 
 // configuration is a way of forwarding.
 type configuration struct {
 	name       string
 	routers    int  // virtual ones
-	tunnelled  bool // by VXLAN on both sides
+	wrap       wrap // the tunnel on both sides; nil: none
 	sinkAtCard bool
 	// join does what the root context does between its cards and the routers'
 	// ports, in the root context.
@@ -57,7 +64,7 @@ func Check(name string) error {
 }
 
 func unknown(name string) error {
-	return fmt.Errorf("there is no configuration %q; known are %s and chain-N of N routers", name, strings.Join(names, ", "))
+	return fmt.Errorf("there is no configuration %q; known are %s, and chain-N and shortbridge-N of N routers", name, strings.Join(names, ", "))
 }
 
 // lookUp finds a configuration by its name.
@@ -74,20 +81,34 @@ func lookUp(name string) (*configuration, error) {
 	case VethMirred:
 		return &configuration{name: name, routers: 1, join: stitched(inCard, outCard)}, nil
 	case VXLANBridge:
-		return &configuration{name: name, routers: 1, tunnelled: true, join: tunnelled(bridged(inTunnel, outTunnel))}, nil
+		return &configuration{name: name, routers: 1, wrap: vxlan, join: tunnelled(bridged(inTunnel, outTunnel))}, nil
 	case VXLANMirred:
-		return &configuration{name: name, routers: 1, tunnelled: true, join: tunnelled(stitched(inTunnel, outTunnel))}, nil
+		return &configuration{name: name, routers: 1, wrap: vxlan, join: tunnelled(stitched(inTunnel, outTunnel))}, nil
 	case Shortbridge:
 		return &configuration{name: name, routers: 1, join: shortbridges}, nil
+	case EGREStack:
+		return &configuration{name: name, routers: 1, wrap: egreFrame, join: egre(false)}, nil
+	case EGREFast:
+		return &configuration{name: name, routers: 1, wrap: egreFrame, join: egre(true)}, nil
 	}
 	if digits, ok := strings.CutPrefix(name, chainPrefix); ok {
-		n, err := strconv.Atoi(digits)
-		if err == nil && n >= 1 && n <= MaxRouters && strconv.Itoa(n) == digits {
-			return &configuration{name: name, routers: n, join: shortbridges}, nil
-		}
-		return nil, fmt.Errorf("%q: a chain has 1 to %d routers, such as chain-10", name, MaxRouters)
+		n, err := count(digits)
+		return &configuration{name: name, routers: n, wrap: egreFrame, join: egre(true)}, err
+	}
+	if digits, ok := strings.CutPrefix(name, shortbridgePrefix); ok {
+		n, err := count(digits)
+		return &configuration{name: name, routers: n, join: shortbridges}, err
 	}
 	return nil, unknown(name)
+}
+
+// count reads how many routers there are in a row.
+func count(digits string) (int, error) {
+	n, err := strconv.Atoi(digits)
+	if err != nil || n < 1 || n > MaxRouters || strconv.Itoa(n) != digits {
+		return 0, fmt.Errorf("%q routers in a row: 1 to %d are possible, such as chain-10", digits, MaxRouters)
+	}
+	return n, nil
 }
 
 // frames gives what the generator has to send, and what must arrive.
@@ -104,9 +125,9 @@ func (c *configuration) frames(r *rig) (send, expect frame) {
 		there.dstMAC, back.srcMAC = inPortMAC(0), outPortMAC(c.routers-1)
 	}
 	send, expect = plain(there, firstTTL, r.size), plain(back, uint8(firstTTL-hops), r.size)
-	if c.tunnelled {
-		send = vxlan(endpoints{srcMAC: genMAC, dstMAC: inMAC, src: tunnelFrom, dst: tunnelIn}, inVNI, send)
-		expect = vxlan(endpoints{srcMAC: outMAC, dstMAC: sinkMAC, src: tunnelOut, dst: tunnelTo}, outVNI, expect)
+	if c.wrap != nil {
+		send = c.wrap(endpoints{srcMAC: genMAC, dstMAC: inMAC, src: tunnelFrom, dst: tunnelIn}, inTunnelID, send)
+		expect = c.wrap(endpoints{srcMAC: outMAC, dstMAC: sinkMAC, src: tunnelOut, dst: tunnelTo}, outTunnelID, expect)
 	}
 	return send, expect
 }

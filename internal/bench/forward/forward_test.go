@@ -54,8 +54,8 @@ func TestEveryConfigurationForwards(t *testing.T) {
 		size    int
 		configs []string
 	}{
-		{MinSize, append(Names(), "chain-3")},
-		{MaxSize, []string{VXLANMirred, Shortbridge}},
+		{MinSize, append(Names(), "chain-3", "shortbridge-3")},
+		{MaxSize, []string{VXLANMirred, Shortbridge, EGREStack, EGREFast}},
 	} {
 		report, err := Run(t.Context(), Config{Configs: tc.configs, Sizes: []int{tc.size}, Repeat: 1, Length: 10 * time.Millisecond})
 		if err != nil {
@@ -229,18 +229,18 @@ func TestMachineIsNotTouched(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
-	for _, name := range append(Names(), "chain-1", "chain-60") {
+	for _, name := range append(Standard(), "chain-1", "chain-60", "shortbridge-2") {
 		if err := Check(name); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, name := range []string{"", "nativ", "chain-", "chain-0", "chain-61", "chain-01", "chain-+1", "chain-x", generatorOnly} {
+	for _, name := range []string{"", "nativ", "chain-", "chain-0", "chain-61", "chain-01", "chain-+1", "chain-x", "shortbridge-0", "shortbridge-x", generatorOnly} {
 		err := Check(name)
 		if err == nil {
 			t.Errorf("%q is a configuration", name)
 			continue
 		}
-		if !strings.HasPrefix(name, "chain-") {
+		if !strings.Contains(name, "-") {
 			for _, known := range Names() {
 				if !strings.Contains(err.Error(), known) {
 					t.Errorf("%q is refused without naming %s: %v", name, known, err)

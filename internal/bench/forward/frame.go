@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -22,6 +23,7 @@ const (
 	ipv4Len     = 20
 	udpLen      = 8
 	vxlanLen    = 8
+	greLen      = 8
 	// headerMax is HEADER_BYTES of bpf/frame.h.
 	headerMax = 112
 )
@@ -29,12 +31,16 @@ const (
 const (
 	etherTypeIPv4 = 0x0800
 	protocolUDP   = 17
+	protocolGRE   = 47
 	firstTTL      = 64
 	// The discard port (RFC 863): nobody answers.
 	discardPort = 9
 	// RFC 7348.
 	vxlanPort  = 4789
 	vxlanValid = 0x08
+	// RFC 2784 and RFC 2890.
+	greKeyPresent   = 0x2000
+	etherTypeBridge = 0x6558
 )
 
 // frame is a frame by its header; the rest is zero.
@@ -55,31 +61,50 @@ type endpoints struct {
 func plain(e endpoints, ttl uint8, size int) frame {
 	n := size - checkSequence
 	h := e.udp(nil, ttl, n-ethernetLen, discardPort, discardPort)
-	f := frame{header: h, mask: make([]byte, len(h)), len: n}
-	for i := range f.mask {
-		f.mask[i] = 0xff
-	}
-	return f
+	return frame{header: h, mask: bytes.Repeat([]byte{0xff}, len(h)), len: n}
 }
 
 // udp appends the headers of an IPv4 packet of n bytes. The UDP checksum is 0:
 // none (RFC 768).
 func (e *endpoints) udp(h []byte, ttl uint8, n int, srcPort, dstPort uint16) []byte {
+	h = e.ipv4(h, ttl, n, protocolUDP, 0)
+	h = binary.BigEndian.AppendUint16(h, srcPort)
+	h = binary.BigEndian.AppendUint16(h, dstPort)
+	h = binary.BigEndian.AppendUint16(h, uint16(n-ipv4Len))
+	return append(h, 0, 0)
+}
+
+// ipv4 appends the headers of Ethernet and of an IPv4 packet of n bytes.
+func (e *endpoints) ipv4(h []byte, ttl uint8, n int, protocol uint8, fragment uint16) []byte {
 	h = append(h, e.dstMAC[:]...)
 	h = append(h, e.srcMAC[:]...)
 	h = binary.BigEndian.AppendUint16(h, etherTypeIPv4)
 	ip := len(h)
 	h = append(h, 0x45, 0)
 	h = binary.BigEndian.AppendUint16(h, uint16(n))
-	h = append(h, 0, 0, 0, 0, ttl, protocolUDP, 0, 0)
+	h = append(h, 0, 0)
+	h = binary.BigEndian.AppendUint16(h, fragment)
+	h = append(h, ttl, protocol, 0, 0)
 	src, dst := e.src.As4(), e.dst.As4()
 	h = append(h, src[:]...)
 	h = append(h, dst[:]...)
 	binary.BigEndian.PutUint16(h[ip+10:], checksum(h[ip:]))
-	h = binary.BigEndian.AppendUint16(h, srcPort)
-	h = binary.BigEndian.AppendUint16(h, dstPort)
-	h = binary.BigEndian.AppendUint16(h, uint16(n-ipv4Len))
-	return append(h, 0, 0)
+	return h
+}
+
+// wrap puts a frame into a tunnel of an identifier.
+type wrap func(e endpoints, id uint32, inner frame) frame
+
+// egreFrame puts a frame into EGRE: GRE with a key (RFC 2784, RFC 2890), without
+// a bit of freedom.
+func egreFrame(e endpoints, key uint32, inner frame) frame {
+	const outer, dontFragment = ethernetLen + ipv4Len + greLen, 0x4000
+	h := e.ipv4(nil, firstTTL, inner.len+outer-ethernetLen, protocolGRE, dontFragment)
+	h = binary.BigEndian.AppendUint16(h, greKeyPresent)
+	h = binary.BigEndian.AppendUint16(h, etherTypeBridge)
+	h = binary.BigEndian.AppendUint32(h, key)
+	mask := bytes.Repeat([]byte{0xff}, len(h))
+	return frame{header: append(h, inner.header...), mask: append(mask, inner.mask...), len: inner.len + outer}
 }
 
 // vxlan puts a frame into a tunnel (RFC 7348). Left to whoever encapsulates are
@@ -90,10 +115,7 @@ func vxlan(e endpoints, vni uint32, inner frame) frame {
 	h := e.udp(nil, firstTTL, inner.len+outer-ethernetLen, vxlanPort, vxlanPort)
 	h = append(h, vxlanValid, 0, 0, 0)
 	h = binary.BigEndian.AppendUint32(h, vni<<8)
-	mask := make([]byte, len(h))
-	for i := range mask {
-		mask[i] = 0xff
-	}
+	mask := bytes.Repeat([]byte{0xff}, len(h))
 	const ip, udp = ethernetLen, ethernetLen + ipv4Len
 	for _, i := range []int{ip + 4, ip + 5, ip + 6, ip + 7, ip + 8, ip + 10, ip + 11, udp, udp + 1, udp + 6, udp + 7} {
 		mask[i] = 0

@@ -59,6 +59,13 @@ func TestFrames(t *testing.T) {
 	if len(outer.mask) != len(outer.header) || outer.mask[ethernetLen+4] != 0 || outer.mask[50] != 0xff {
 		t.Errorf("the mask is % x", outer.mask)
 	}
+	egre := egreFrame(endpoints{srcMAC: genMAC, dstMAC: inMAC, src: tunnelFrom, dst: tunnelIn}, 0xabcdef01, inner)
+	const egreHex = "02bec4000003" + "02bec4000001" + "0800" +
+		"4500005800004000" + "402fb673" + "c0000202" + "c0000201" +
+		"20006558" + "abcdef01" + plainHex
+	if got := hex.EncodeToString(egre.header); got != egreHex || egre.len != 102 || len(egre.mask) != len(egre.header) {
+		t.Errorf("a frame in EGRE has %d bytes and the header\n%s, want\n%s", egre.len, got, egreHex)
+	}
 	if len(outer.header) > headerMax || (len(outer.header)+7)&^7 > outer.len {
 		t.Errorf("a header of %d bytes does not fit the programs", len(outer.header))
 	}

@@ -15,7 +15,8 @@ import (
 // Tunnels in the root context.
 const (
 	inTunnel, outTunnel = "vxlan0", "vxlan1"
-	inVNI, outVNI       = 1001, 1002
+	// VXLAN's network identifiers, EGRE's keys.
+	inTunnelID, outTunnelID = 0xc0ffee, 0x7e1a11
 )
 
 // native makes the root context a router between its cards.
@@ -141,18 +142,18 @@ func stitch(from, to string) error {
 // tunnelled makes the tunnels, and joins their devices in place of the cards.
 func tunnelled(join func(*rig) error) func(*rig) error {
 	return func(r *rig) error {
-		if err := tunnel(inTunnel, inVNI, inCard, tunnelIn, tunnelFrom, genMAC); err != nil {
+		if err := addTunnel(inTunnel, inTunnelID, inCard, tunnelIn, tunnelFrom, genMAC); err != nil {
 			return err
 		}
-		if err := tunnel(outTunnel, outVNI, outCard, tunnelOut, tunnelTo, sinkMAC); err != nil {
+		if err := addTunnel(outTunnel, outTunnelID, outCard, tunnelOut, tunnelTo, sinkMAC); err != nil {
 			return err
 		}
 		return join(r)
 	}
 }
 
-// tunnel makes a VXLAN device over a card.
-func tunnel(name string, vni int, card string, local, remote netip.Addr, remoteMAC vnet.MAC) error {
+// addTunnel makes a VXLAN device over a card.
+func addTunnel(name string, vni int, card string, local, remote netip.Addr, remoteMAC vnet.MAC) error {
 	const underlayBits = 25
 	if err := address(card, netip.PrefixFrom(local, underlayBits)); err != nil {
 		return err

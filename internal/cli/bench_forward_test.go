@@ -1,0 +1,29 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestForwardRefusesWhatCannotBeMeasured(t *testing.T) {
+	for _, tc := range []struct {
+		args string
+		want []string
+	}{
+		{"--configs native,nativ", []string{`"nativ"`, "xdp-native", "vxlan-bridge", "chain-N"}},
+		{"--configs chain-0", []string{`"0" routers`, "1 to 60"}},
+		{"--configs native,native", []string{"native twice"}},
+		{"--configs=", []string{"names nothing"}},
+		{"--size 63", []string{"64 to 1518"}},
+		{"--size 64,1519", []string{"1519"}},
+		{"--size 64,64", []string{"64 twice"}},
+		{"--repeat 0", []string{"at least once"}},
+		{"--seconds 0", []string{"--seconds 0"}},
+		{"--seconds 61", []string{"60 seconds"}},
+		{"extra", []string{"extra"}},
+	} {
+		for _, want := range tc.want {
+			newTestEnv(t).wantError(exitUsage, want, append([]string{"bench", "forward"}, strings.Fields(tc.args)...)...)
+		}
+	}
+}
