@@ -116,6 +116,6 @@ func forwardTable(w io.Writer, r *forward.Report) {
 	fmt.Fprintf(w, "\nEverything on core %d; runs of %g s; median (min–max) of %s\n", r.Core, r.Seconds, count(r.Repeat, "round"))
 	for i := range r.Generator {
 		g := &r.Generator[i]
-		fmt.Fprintf(w, "Generator and sink by themselves, %d bytes: %.0f ns\n", g.Size, g.NS)
+		fmt.Fprintf(w, "By themselves, %s and sink, %d bytes: %.0f ns\n", g.Config, g.Size, g.NS)
 	}
 }

@@ -21,8 +21,11 @@ const (
 	EGREStack   = "egre-stack"   // Trellis's tunnels on both sides, the router's own stack between
 	EGREFast    = "egre-fast"    // Trellis's tunnels and its fast path
 
-	// generatorOnly is the sink at the card: what everything else has on top.
-	generatorOnly = "generator"
+	// The sink at the card, without a tunnel, with the headers of VXLAN and of
+	// EGRE: what everything else has on top.
+	generatorOnly  = "generator"
+	generatorVXLAN = "generator-vxlan"
+	generatorEGRE  = "generator-egre"
 
 	chainPrefix       = "chain-"       // chain-N: N routers in a row on the fast path, tunnels at its ends
 	shortbridgePrefix = "shortbridge-" // shortbridge-N: N routers in a row by port programs
@@ -35,6 +38,8 @@ const MaxRouters = 60
 // besides.
 var names = []string{Native, XDPNative, VethBridge, VethMirred, VXLANMirred, VXLANBridge, Shortbridge, EGREStack, EGREFast}
 
+var generators = []string{generatorOnly, generatorVXLAN, generatorEGRE}
+
 // Names gives the configurations that have a name of their own. Rows of routers
 // are besides: chain-N and shortbridge-N of 1 to MaxRouters.
 func Names() []string { return slices.Clone(names) }
@@ -45,21 +50,22 @@ func Standard() []string { return append(Names(), chainPrefix+"10") }
 // configuration is a way of forwarding.
 type configuration struct {
 	name       string
-	routers    int  // virtual ones
-	wrap       wrap // the tunnel on both sides; nil: none
+	routers    int    // virtual ones
+	wrap       wrap   // the tunnel on both sides; nil: none
+	generator  string // the configuration that generates and counts such frames alone
 	sinkAtCard bool
 	// join does what the root context does between its cards and the routers'
 	// ports, in the root context.
 	join func(r *rig) error
 }
 
-// Check tells whether there is a configuration of that name to ask for. The
-// generator alone is always measured.
+// Check tells whether there is a configuration of that name to ask for.
+// Generators by themselves are measured as they are needed.
 func Check(name string) error {
-	if name == generatorOnly {
+	config, err := lookUp(name)
+	if err == nil && config.sinkAtCard {
 		return unknown(name)
 	}
-	_, err := lookUp(name)
 	return err
 }
 
@@ -71,33 +77,37 @@ func unknown(name string) error {
 func lookUp(name string) (*configuration, error) {
 	switch name {
 	case generatorOnly:
-		return &configuration{name: name, sinkAtCard: true, join: func(*rig) error { return nil }}, nil
+		return &configuration{name: name, generator: name, sinkAtCard: true, join: nothing}, nil
+	case generatorVXLAN:
+		return &configuration{name: name, generator: name, sinkAtCard: true, wrap: vxlan, join: nothing}, nil
+	case generatorEGRE:
+		return &configuration{name: name, generator: name, sinkAtCard: true, wrap: egreFrame, join: nothing}, nil
 	case Native:
-		return &configuration{name: name, join: native}, nil
+		return &configuration{name: name, generator: generatorOnly, join: native}, nil
 	case XDPNative:
-		return &configuration{name: name, join: xdpNative}, nil
+		return &configuration{name: name, generator: generatorOnly, join: xdpNative}, nil
 	case VethBridge:
-		return &configuration{name: name, routers: 1, join: bridged(inCard, outCard)}, nil
+		return &configuration{name: name, routers: 1, generator: generatorOnly, join: bridged(inCard, outCard)}, nil
 	case VethMirred:
-		return &configuration{name: name, routers: 1, join: stitched(inCard, outCard)}, nil
+		return &configuration{name: name, routers: 1, generator: generatorOnly, join: stitched(inCard, outCard)}, nil
 	case VXLANBridge:
-		return &configuration{name: name, routers: 1, wrap: vxlan, join: tunnelled(bridged(inTunnel, outTunnel))}, nil
+		return &configuration{name: name, routers: 1, wrap: vxlan, generator: generatorVXLAN, join: tunnelled(bridged(inTunnel, outTunnel))}, nil
 	case VXLANMirred:
-		return &configuration{name: name, routers: 1, wrap: vxlan, join: tunnelled(stitched(inTunnel, outTunnel))}, nil
+		return &configuration{name: name, routers: 1, wrap: vxlan, generator: generatorVXLAN, join: tunnelled(stitched(inTunnel, outTunnel))}, nil
 	case Shortbridge:
-		return &configuration{name: name, routers: 1, join: shortbridges}, nil
+		return &configuration{name: name, routers: 1, generator: generatorOnly, join: shortbridges}, nil
 	case EGREStack:
-		return &configuration{name: name, routers: 1, wrap: egreFrame, join: egre(false)}, nil
+		return &configuration{name: name, routers: 1, wrap: egreFrame, generator: generatorEGRE, join: egre(false)}, nil
 	case EGREFast:
-		return &configuration{name: name, routers: 1, wrap: egreFrame, join: egre(true)}, nil
+		return &configuration{name: name, routers: 1, wrap: egreFrame, generator: generatorEGRE, join: egre(true)}, nil
 	}
 	if digits, ok := strings.CutPrefix(name, chainPrefix); ok {
 		n, err := count(digits)
-		return &configuration{name: name, routers: n, wrap: egreFrame, join: egre(true)}, err
+		return &configuration{name: name, routers: n, wrap: egreFrame, generator: generatorEGRE, join: egre(true)}, err
 	}
 	if digits, ok := strings.CutPrefix(name, shortbridgePrefix); ok {
 		n, err := count(digits)
-		return &configuration{name: name, routers: n, join: shortbridges}, err
+		return &configuration{name: name, routers: n, generator: generatorOnly, join: shortbridges}, err
 	}
 	return nil, unknown(name)
 }
@@ -118,18 +128,20 @@ func (c *configuration) frames(r *rig) (send, expect frame) {
 	hops := 1
 	switch {
 	case c.sinkAtCard:
-		send = plain(there, firstTTL, r.size)
-		return send, send
+		back, hops = there, 0
 	case c.routers > 0:
 		hops = c.routers
 		there.dstMAC, back.srcMAC = inPortMAC(0), outPortMAC(c.routers-1)
 	}
 	send, expect = plain(there, firstTTL, r.size), plain(back, uint8(firstTTL-hops), r.size)
-	if c.wrap != nil {
-		send = c.wrap(endpoints{srcMAC: genMAC, dstMAC: inMAC, src: tunnelFrom, dst: tunnelIn}, inTunnelID, send)
-		expect = c.wrap(endpoints{srcMAC: outMAC, dstMAC: sinkMAC, src: tunnelOut, dst: tunnelTo}, outTunnelID, expect)
+	if c.wrap == nil {
+		return send, expect
 	}
-	return send, expect
+	send = c.wrap(endpoints{srcMAC: genMAC, dstMAC: inMAC, src: tunnelFrom, dst: tunnelIn}, inTunnelID, send)
+	if c.sinkAtCard {
+		return send, send
+	}
+	return send, c.wrap(endpoints{srcMAC: outMAC, dstMAC: sinkMAC, src: tunnelOut, dst: tunnelTo}, outTunnelID, expect)
 }
 
 // macs gives the addresses that a bridge finds behind its ports.

@@ -61,10 +61,15 @@ func TestEveryConfigurationForwards(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(report.Rows) != len(tc.configs) || len(report.Generator) != 1 {
+		if len(report.Rows) != len(tc.configs) || len(report.Generator) != len(generators) {
 			t.Fatalf("%d and %d rows for %d configurations", len(report.Rows), len(report.Generator), len(tc.configs))
 		}
 		generator := report.Generator[0]
+		for _, g := range report.Generator {
+			if g.NSWithoutGenerator != 0 || g.NS <= 0 || g.RatioToNative <= 0 {
+				t.Errorf("%s by itself: %+v", g.Config, g)
+			}
+		}
 		for i, r := range report.Rows {
 			t.Logf("%-12s %4d: %5.0f ns, %.2f of native, loss %.4f", r.Config, r.Size, r.NS, r.RatioToNative, r.Loss)
 			n := r.Rounds[0]
@@ -104,7 +109,7 @@ func mustRig(t *testing.T, name string) *rig {
 			t.Error(err)
 		}
 	})
-	c := &contender{name: name, rig: r}
+	c := &contender{config: config, rig: r}
 	if err := c.ready(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +122,7 @@ func TestRouterThatStopsIsAnError(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &contender{name: VethMirred, rig: r}
+	c := &contender{rig: r}
 	if err := c.ready(t.Context()); err == nil || !strings.Contains(err.Error(), "forwards nothing") {
 		t.Errorf("a router that does not forward is ready, with the error %v", err)
 	}
@@ -234,13 +239,13 @@ func TestNames(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, name := range []string{"", "nativ", "chain-", "chain-0", "chain-61", "chain-01", "chain-+1", "chain-x", "shortbridge-0", "shortbridge-x", generatorOnly} {
+	for _, name := range []string{"", "nativ", "chain-", "chain-0", "chain-61", "chain-01", "chain-+1", "chain-x", "shortbridge-0", "shortbridge-x", generatorOnly, generatorEGRE} {
 		err := Check(name)
 		if err == nil {
 			t.Errorf("%q is a configuration", name)
 			continue
 		}
-		if !strings.Contains(name, "-") {
+		if !strings.HasPrefix(name, "chain-") && !strings.HasPrefix(name, "shortbridge-") {
 			for _, known := range Names() {
 				if !strings.Contains(err.Error(), known) {
 					t.Errorf("%q is refused without naming %s: %v", name, known, err)

@@ -19,6 +19,9 @@ const (
 	inTunnelID, outTunnelID = 0xc0ffee, 0x7e1a11
 )
 
+// nothing is joined.
+func nothing(*rig) error { return nil }
+
 // native makes the root context a router between its cards.
 func native(*rig) error {
 	if err := address(inCard, netip.PrefixFrom(firstHop, hostBits)); err != nil {

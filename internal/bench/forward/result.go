@@ -12,7 +12,8 @@ type Report struct {
 	Repeat  int           `json:"repeat"`
 	Core    int           `json:"core"` // that everything runs on
 	Rows    []Row         `json:"rows"` // by size, then as asked for
-	// Generator is what generator and sink cost by themselves, for each size.
+	// Generator is what generator and sink cost by themselves, for each size and
+	// kind of headers that was measured.
 	Generator []Row `json:"generator"`
 }
 

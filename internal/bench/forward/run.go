@@ -26,7 +26,7 @@ type Config struct {
 	Progress func(*trellisv1.Progress)
 }
 
-// Run measures. It needs root. Generator and native are always measured, what
+// Run measures. It needs root. Native and the generators are always measured, what
 // else is asked for in turns with them. The report holds the sizes that were
 // completed until an error.
 func Run(ctx context.Context, cfg Config) (report Report, err error) {
@@ -45,7 +45,11 @@ func Run(ctx context.Context, cfg Config) (report Report, err error) {
 		if err != nil {
 			return report, fmt.Errorf("frames of %d bytes: %w", size, err)
 		}
-		report.Generator = append(report.Generator, rows[generatorOnly])
+		for _, name := range generators {
+			if r, measured := rows[name]; measured {
+				report.Generator = append(report.Generator, r)
+			}
+		}
 		for _, name := range cfg.Configs {
 			report.Rows = append(report.Rows, rows[name])
 		}
@@ -55,27 +59,48 @@ func Run(ctx context.Context, cfg Config) (report Report, err error) {
 
 // contender is a configuration that is built and ready.
 type contender struct {
-	name  string
-	rig   *rig
-	count uint32 // frames of a run
-	row   Row
+	config *configuration
+	rig    *rig
+	count  uint32 // frames of a run
+	row    Row
+}
+
+// contenders gives what has to be measured, in the order of a round: native, with
+// which all others are compared, first, and each generator before its kind.
+func contenders(names []string) ([]*configuration, error) {
+	var order []*configuration
+	add := func(name string) error {
+		if slices.ContainsFunc(order, func(c *configuration) bool { return c.name == name }) {
+			return nil
+		}
+		c, err := lookUp(name)
+		order = append(order, c)
+		return err
+	}
+	for _, name := range append([]string{Native}, names...) {
+		c, err := lookUp(name)
+		if err != nil {
+			return nil, err
+		}
+		if err := errors.Join(add(c.generator), add(name)); err != nil {
+			return nil, err
+		}
+	}
+	return order, nil
 }
 
 // measure measures one size.
 func measure(ctx context.Context, cfg *Config, core, at int) (rows map[string]Row, err error) {
 	size := cfg.Sizes[at]
-	// The two that all others are compared with come first.
-	order := []string{generatorOnly, Native}
-	for _, name := range cfg.Configs {
-		if !slices.Contains(order, name) {
-			order = append(order, name)
-		}
+	order, err := contenders(cfg.Configs)
+	if err != nil {
+		return nil, err
 	}
 	var all []*contender
 	defer func() {
 		for _, c := range all {
 			if e := c.rig.close(); e != nil {
-				err = errors.Join(err, fmt.Errorf("remove %s: %w", c.name, e))
+				err = errors.Join(err, fmt.Errorf("remove %s: %w", c.config.name, e))
 			}
 		}
 	}()
@@ -89,20 +114,20 @@ func measure(ctx context.Context, cfg *Config, core, at int) (rows map[string]Ro
 		}
 		done++
 	}
-	for _, name := range order {
-		progress("building", name)
-		c, err := prepare(ctx, name, core, size, cfg.Length)
+	for _, config := range order {
+		progress("building", config.name)
+		c, err := prepare(ctx, config, core, size, cfg.Length)
 		if c != nil {
 			all = append(all, c)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
+			return nil, fmt.Errorf("%s: %w", config.name, err)
 		}
 	}
 	for range cfg.Repeat {
-		ns := map[string]float64{}
+		round := map[string]sample{}
 		for _, c := range all {
-			progress("measuring", c.name)
+			progress("measuring", c.config.name)
 			if err := context.Cause(ctx); err != nil {
 				return nil, err
 			}
@@ -111,35 +136,30 @@ func measure(ctx context.Context, cfg *Config, core, at int) (rows map[string]Ro
 				err = fmt.Errorf("%d frames were sent, and only %d arrived", s.sent, s.arrived)
 			}
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", c.name, err)
+				return nil, fmt.Errorf("%s: %w", c.config.name, err)
 			}
-			ns[c.name] = s.ns
-			if c.name == Native {
-				all[0].row.Rounds[len(all[0].row.Rounds)-1].RatioToNative = s.ns / ns[generatorOnly]
-			}
-			c.row.add(s, ns[generatorOnly], ns[Native])
+			round[c.config.name] = s
+		}
+		for _, c := range all {
+			c.row.add(round[c.config.name], round[c.config.generator].ns, round[Native].ns)
 		}
 	}
 	rows = map[string]Row{}
 	for _, c := range all {
 		c.row.summarize()
-		rows[c.name] = c.row
+		rows[c.config.name] = c.row
 	}
 	return rows, nil
 }
 
 // prepare builds a configuration, waits until it forwards, and finds out how
 // many frames fill the time.
-func prepare(ctx context.Context, name string, core, size int, length time.Duration) (*contender, error) {
-	config, err := lookUp(name)
-	if err != nil {
-		return nil, err
-	}
+func prepare(ctx context.Context, config *configuration, core, size int, length time.Duration) (*contender, error) {
 	r, err := newRig(config, core, size)
 	if err != nil {
 		return nil, fmt.Errorf("build it: %w", err)
 	}
-	c := &contender{name: name, rig: r, row: Row{Config: name, Size: size}}
+	c := &contender{config: config, rig: r, row: Row{Config: config.name, Size: size}}
 	if err := c.ready(ctx); err != nil {
 		return c, err
 	}
