@@ -19,13 +19,10 @@ type Uplink struct {
 	// Addrs are the addresses that this machine's tunnels end at. GRE to others
 	// passes to the host's stack.
 	Addrs []netip.Addr
-	// Generic takes XDP's generic mode, for drivers that have no native one.
-	// Every frame then becomes an skb first, and the fast path sees none.
-	Generic bool
 }
 
-// AttachUplink puts uplink_in on an uplink. A program that is there already is
-// left alone, and the error is EBUSY.
+// AttachUplink puts uplink_in on an uplink, in its driver's own XDP; an interface
+// that has none is refused. So is one that has a program already, which stays.
 //
 // The checksums of what a veth carries are never filled in, since it has no
 // wire; EGRE's receiver would miss them. So an uplink that is a veth, as in an
@@ -49,10 +46,6 @@ func (t *Tunnel) attachUplink(u Uplink) error {
 	if err := wholeChecksums(u.Index); err != nil {
 		return err
 	}
-	mode := link.XDPDriverMode
-	if u.Generic {
-		mode = link.XDPGenericMode
-	}
 	if err := t.stack.Devices.Put(uint32(u.Index), uint32(u.Index)); err != nil {
 		return fmt.Errorf("enter the device: %w", err)
 	}
@@ -61,9 +54,9 @@ func (t *Tunnel) attachUplink(u Uplink) error {
 			return fmt.Errorf("enter the address %v: %w", a, err)
 		}
 	}
-	l, err := link.AttachXDP(link.XDPOptions{Program: t.uplink.UplinkIn, Interface: u.Index, Flags: mode})
-	if errors.Is(err, ebpf.ErrNotSupported) && !u.Generic {
-		return fmt.Errorf("its driver has no native XDP; use another, or allow the slower generic mode: %w", err)
+	l, err := link.AttachXDP(link.XDPOptions{Program: t.uplink.UplinkIn, Interface: u.Index, Flags: link.XDPDriverMode})
+	if errors.Is(err, ebpf.ErrNotSupported) {
+		return fmt.Errorf("its driver has no native XDP; use an interface whose driver has it: %w", err)
 	}
 	if err != nil {
 		return err

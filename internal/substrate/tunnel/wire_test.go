@@ -52,8 +52,7 @@ func TestPingAcross(t *testing.T) {
 // Frames of every kind cross as they are: no IP, no EtherType at all, tags.
 func TestEveryFrameAcross(t *testing.T) {
 	families(t, func(t *testing.T, ipv6 bool) {
-		_, _, na, nb, pa, pb := wire(t, ipv6)
-		_, _ = pa, pb
+		_, _, na, nb, _, _ := wire(t, ipv6)
 		tagged := func(f []byte, tags ...byte) []byte { return join(f[:12], tags, f[12:]) }
 		to := func(mac string, f []byte) []byte {
 			m, err := net.ParseMAC(mac)
@@ -145,7 +144,7 @@ func transfer(t testing.TB, from, to *nstest.Node, address string, size int) {
 // partial checksums leave the stack, whole frames arrive.
 func TestTCPAcross(t *testing.T) {
 	families(t, func(t *testing.T, ipv6 bool) {
-		a, _, na, nb, pa, _ := wire(t, ipv6)
+		a, b, na, nb, pa, _ := wire(t, ipv6)
 		const size = 32 << 20
 		transfer(t, na, nb, "10.0.0.2", size)
 		transfer(t, nb, na, "fd00::1", size)
@@ -153,6 +152,12 @@ func TestTCPAcross(t *testing.T) {
 		must(t, err)
 		if c.StackPackets < size/1400 || c.InPackets < size/1400 || c.Drops[Nested]+c.Drops[Long]+c.Drops[Uneditable] != 0 {
 			t.Errorf("counted %+v", c)
+		}
+		// Every segment's outer header was sound.
+		for _, m := range []*machine{a, b} {
+			if drops, err := m.UplinkDrops(); err != nil || len(drops) != 0 {
+				t.Errorf("the uplink dropped %v (%v)", drops, err)
+			}
 		}
 		// Super-packets stayed whole on the way to the port: headers count once.
 		if headers := c.StackBytes - size; headers > c.StackPackets*40 {
