@@ -134,8 +134,14 @@ func TestExecTerminal(t *testing.T) {
 		say("sleep 1000\n", "sleep 1000")
 		time.Sleep(100 * time.Millisecond)
 		say("\x1a", "Stopped")                         // job control
-		say("kill %1; wait %1; echo go''ne\n", "gone") // with stopped jobs bash would refuse to exit
+		// With stopped jobs bash would refuse to exit, and never end.
+		say("kill -9 %1; while jobs %1 >/dev/null 2>&1; do sleep 0.05; done; echo go''ne\n", "gone")
 		say("exit 6\n", "exit 6")
+		select {
+		case <-p.done:
+		case <-time.After(20 * time.Second):
+			t.Fatalf("the shell does not end: %s", out.String())
+		}
 		if code, err := p.Wait(); code != 6 || err != nil {
 			t.Errorf("exit code %d, %v: %s", code, err, out.String())
 		}
