@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"trellis/internal/vnet"
 )
 
 // Names of configurations.
@@ -143,6 +141,3 @@ func (c *configuration) frames(r *rig) (send, expect frame) {
 	}
 	return send, c.wrap(endpoints{srcMAC: outMAC, dstMAC: sinkMAC, src: tunnelOut, dst: tunnelTo}, outTunnelID, expect)
 }
-
-// macs gives the addresses that a bridge finds behind its ports.
-func (r *rig) macs() (router, far vnet.MAC) { return inPortMAC(0), sinkMAC }

@@ -67,18 +67,17 @@ func xdpNative(r *rig) error {
 // what is where, as it would after the first answer.
 func bridged(in, out string) func(*rig) error {
 	return func(r *rig) error {
-		router, far := r.macs()
-		if err := bridge("br0", in, inPort(0), inPort(0), router); err != nil {
+		if err := bridge("br0", in, inPort(0), inPort(0), inPortMAC(0)); err != nil {
 			return err
 		}
-		if err := bridge("br1", out, outPort(0), out, far); err != nil {
+		if err := bridge("br1", out, outPort(0), out, sinkMAC); err != nil {
 			return err
 		}
 		return r.bringUpPorts()
 	}
 }
 
-// bridge makes a bridge of two devices; who has the address is behind one.
+// bridge makes a bridge of two devices, behind one of which is an address.
 func bridge(name, a, b, behind string, mac vnet.MAC) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
