@@ -133,7 +133,7 @@ func TestExecTerminal(t *testing.T) {
 		say("stty size\n", "44 123")
 		say("sleep 1000\n", "sleep 1000")
 		time.Sleep(100 * time.Millisecond)
-		say("\x1a", "Stopped")                         // job control
+		say("\x1a", "Stopped") // job control
 		// With stopped jobs bash would refuse to exit, and never end.
 		say("kill -9 %1; while jobs %1 >/dev/null 2>&1; do sleep 0.05; done; echo go''ne\n", "gone")
 		say("exit 6\n", "exit 6")
