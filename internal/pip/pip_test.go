@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -100,6 +101,22 @@ func TestRefusalWritesNothing(t *testing.T) {
 	if len(p.ids.held) != 0 {
 		t.Errorf("id ranges are still held: %v", p.ids.held)
 	}
+}
+
+// A node that asks for a machine that is not there is refused; one that asks
+// for this machine is not.
+func TestPlacementElsewhereIsRefused(t *testing.T) {
+	p, st := newProvider(t)
+	v := pair("x")
+	v.Nodes[0].On = "elsewhere"
+	if _, err := p.Admit(t.Context(), v, nil, false); err == nil || !strings.Contains(err.Error(), `"elsewhere"`) {
+		t.Errorf("a node on another machine: %v", err)
+	}
+	if records, err := st.VNets(t.Context()); err != nil || len(records) != 0 {
+		t.Errorf("%d records, %v", len(records), err)
+	}
+	v.Nodes[0].On = p.host
+	mustAdmit(t, p, v)
 }
 
 func TestConcurrentAdmissions(t *testing.T) {

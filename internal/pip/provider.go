@@ -194,6 +194,11 @@ func (p *Provider) next(ctx context.Context, v *vnet.VNet) (rec *store.VNetRecor
 
 // compile makes the plan of a record.
 func (p *Provider) compile(rec *store.VNetRecord) (*plan.Plan, error) {
+	for _, n := range rec.Spec.Nodes {
+		if n.On != "" && n.On != p.host {
+			return nil, Refused{fmt.Errorf("node %s asks for the substrate node %q, and there is only %q; leave `on` out, or name that one", n.Name, n.On, p.host)}
+		}
+	}
 	next, err := plan.Compile(rec.Spec, plan.Allocation{
 		Instance: p.instance, Host: p.host, IDBase: rec.IDBase, Generation: rec.Generation,
 	})
