@@ -184,3 +184,40 @@ func SetPorts(bridges map[string]string) error {
 	}
 	return errors.Join(errs...)
 }
+
+// SetIsolated enslaves devices to bridge, each as an isolated port: no frame goes
+// from one of them to another (IFLA_BRPORT_ISOLATED, kernel 4.18, commit
+// 7d850abd5f4e). That is the split horizon of a LAN over several machines: what
+// one of them has sent has been sent to all. The devices should be down.
+func SetIsolated(bridge string, devices ...string) error {
+	bridges := make(map[string]string, len(devices))
+	for _, d := range devices {
+		bridges[d] = bridge
+	}
+	if err := SetPorts(bridges); err != nil || len(devices) == 0 {
+		return err
+	}
+	c, err := rtnl.Dial()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	var b rtnl.Batch
+	for _, d := range devices {
+		b.Begin(unix.RTM_NEWLINK, 0, rtnl.LinkHeader(0, 0, 0))
+		b.String(unix.IFLA_IFNAME, d)
+		b.Nest(unix.IFLA_LINKINFO, func() {
+			b.String(unix.IFLA_INFO_SLAVE_KIND, "bridge")
+			b.Nest(unix.IFLA_INFO_SLAVE_DATA, func() { b.Uint8(unix.IFLA_BRPORT_ISOLATED, 1) })
+		})
+	}
+	failed, err := c.Execute(&b)
+	if err != nil {
+		return fmt.Errorf("isolate %d devices on %s: %w", len(devices), bridge, err)
+	}
+	var errs []error
+	for _, f := range failed {
+		errs = append(errs, fmt.Errorf("isolate %s on %s: %w", devices[f.Index], bridge, f.Err))
+	}
+	return errors.Join(errs...)
+}

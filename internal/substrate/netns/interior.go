@@ -22,6 +22,7 @@ const ifaProto = 11
 // Interface is an interface of a node.
 type Interface struct {
 	Name  string
+	Index int // as read; Configure goes by the name
 	MAC   vnet.MAC
 	MTU   int // of the IP packet, bytes
 	Up    bool
@@ -122,7 +123,7 @@ func (i *inside) interior() Interior {
 			in.Loopbacks = addrs
 			continue
 		}
-		in.Interfaces = append(in.Interfaces, Interface{Name: l.Name, MAC: l.MAC, MTU: l.MTU, Up: l.Up(), Addrs: addrs})
+		in.Interfaces = append(in.Interfaces, Interface{Name: l.Name, Index: l.Index, MAC: l.MAC, MTU: l.MTU, Up: l.Up(), Addrs: addrs})
 	}
 	slices.SortFunc(in.Interfaces, func(a, b Interface) int { return cmp.Compare(a.Name, b.Name) })
 	return in

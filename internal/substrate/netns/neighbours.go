@@ -9,7 +9,46 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"trellis/internal/substrate/rtnl"
 )
+
+// RefreshNeighbours has the kernel ask after those of the node's neighbours that
+// it has not heard of for a while, at most so many of them, as sending to them
+// would. Packets that a program forwards on the node's behalf find a neighbour
+// in the table without using it, so the kernel would never notice that it has
+// gone. asked tells how many there were.
+func (n *NS) RefreshNeighbours(limit int) (asked int, err error) {
+	c, err := n.dial()
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	var stale []rtnl.Neighbour
+	err = c.Dump(unix.RTM_GETNEIGH, rtnl.NeighbourHeader(unix.AF_UNSPEC, 0, 0), nil, func() { stale = stale[:0] }, func(body []byte) error {
+		if e, ok := rtnl.ParseNeighbour(body); ok && e.State == unix.NUD_STALE && len(stale) < limit {
+			stale = append(stale, e)
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("read a node's neighbours: %w", err)
+	}
+	var b rtnl.Batch
+	for _, e := range stale {
+		b.Begin(unix.RTM_NEWNEIGH, 0, rtnl.NeighbourHeader(rtnl.Family(e.Addr), e.Index, unix.NTF_USE))
+		b.Bytes(unix.NDA_DST, e.Addr.AsSlice())
+	}
+	if b.Len() == 0 {
+		return 0, nil
+	}
+	// One that has gone meanwhile is as well.
+	failed, err := c.Execute(&b)
+	if err != nil {
+		return 0, fmt.Errorf("ask after a node's neighbours: %w", err)
+	}
+	return len(stale) - len(failed), nil
+}
 
 // RaiseNeighbourLimits makes room for n neighbours of each family on the whole
 // machine. The kernel keeps the neighbours of all network namespaces in one

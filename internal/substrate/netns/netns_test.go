@@ -79,6 +79,12 @@ func TestConfigureConverges(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		for i := range got.Interfaces {
+			if got.Interfaces[i].Index == 0 {
+				t.Errorf("%s has no number", got.Interfaces[i].Name)
+			}
+			got.Interfaces[i].Index = 0 // any
+		}
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("got  %v\nwant %v", got, want)
 		}
@@ -213,6 +219,28 @@ func TestRoutesConvergeAndCover(t *testing.T) {
 	}
 	if _, err := n.SetRoutes([]routing.Route{{Prefix: want[0].Prefix, Hops: []routing.NextHop{hop("10.0.1.2", "eth9")}}}); err == nil || !strings.Contains(err.Error(), "eth9") {
 		t.Errorf("a route by an interface that is not there: %v", err)
+	}
+}
+
+// TestAConnectedNetworkTakesARoutesPlace gives an interface an address in the
+// network that was behind a router there, and routes by way of that.
+func TestAConnectedNetworkTakesARoutesPlace(t *testing.T) {
+	nstest.Root(t)
+	n := nstest.NewNode(t)
+	if err := n.Defaults(nil); err != nil {
+		t.Fatal(err)
+	}
+	mustPorts(t, nstest.Spec(n, "eth1"))
+	n.Configure(t, "eth1", "10.0.1.1/24", "fd00:1::1/64")
+	route := func(to, gateway string) routing.Route {
+		return routing.Route{Prefix: netip.MustParsePrefix(to), Hops: []routing.NextHop{{Gateway: netip.MustParseAddr(gateway), Interface: "eth1"}}}
+	}
+	if _, err := n.SetRoutes([]routing.Route{route("10.0.2.0/24", "10.0.1.2"), route("fd00:2::/64", "fd00:1::2")}); err != nil {
+		t.Fatal(err)
+	}
+	n.Configure(t, "eth1", "10.0.2.1/24", "fd00:2::1/64")
+	if _, err := n.SetRoutes([]routing.Route{route("10.9.0.1/32", "10.0.2.2"), route("fd00:9::1/128", "fd00:2::2")}); err != nil {
+		t.Errorf("routes by way of a network that is connected now: %v\n%s", err, n.Must(t, "ip -6 route"))
 	}
 }
 

@@ -45,25 +45,30 @@ func (n *NS) SetRoutes(want []routing.Route, sources ...netip.Addr) (changed int
 	if err != nil {
 		return 0, err
 	}
-	var b rtnl.Batch
-	prefixes := make([]netip.Prefix, 0, len(want)) // of the messages
-	var hops []hop
+	resolved := make([][]hop, len(want))
+	wanted := make(map[netip.Prefix]bool, len(want))
 	for i := range want {
-		r := &want[i]
-		if hops, err = resolve(hops[:0], r, names, sources); err != nil {
+		if resolved[i], err = resolve(&want[i], names, sources); err != nil {
 			return 0, err
 		}
-		prefix := r.Prefix.Masked()
-		old, there := have[prefix]
-		delete(have, prefix)
-		if there && slices.Equal(old, hops) {
+		wanted[want[i].Prefix.Masked()] = true
+	}
+	var b rtnl.Batch
+	prefixes := make([]netip.Prefix, 0, len(want)) // of the messages
+	// First what goes: it may hide a network that is connected now, whose gateways
+	// other routes need.
+	for prefix := range have {
+		if !wanted[prefix] {
+			route(&b, unix.RTM_DELROUTE, 0, prefix, nil)
+			prefixes = append(prefixes, prefix)
+		}
+	}
+	for i := range want {
+		prefix := want[i].Prefix.Masked()
+		if old, there := have[prefix]; there && slices.Equal(old, resolved[i]) {
 			continue
 		}
-		route(&b, unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, prefix, hops)
-		prefixes = append(prefixes, prefix)
-	}
-	for prefix := range have {
-		route(&b, unix.RTM_DELROUTE, 0, prefix, nil)
+		route(&b, unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, prefix, resolved[i])
 		prefixes = append(prefixes, prefix)
 	}
 	failed, err := c.Execute(&b)
@@ -98,8 +103,9 @@ func (a hop) compare(b hop) int {
 	return a.gateway.Compare(b.gateway)
 }
 
-// resolve appends the route's next hops, sorted.
-func resolve(hops []hop, r *routing.Route, names map[string]int, sources []netip.Addr) ([]hop, error) {
+// resolve gives the route's next hops, sorted.
+func resolve(r *routing.Route, names map[string]int, sources []netip.Addr) ([]hop, error) {
+	hops := make([]hop, 0, len(r.Hops))
 	var source netip.Addr
 	for _, s := range sources {
 		if s.Is4() == r.Prefix.Addr().Is4() {

@@ -46,7 +46,7 @@ func state(l *rtnl.Link, names map[int]string) State {
 	s := State{
 		Device: l.Name, Alias: l.Alias, Kind: KindPort, Index: l.Index,
 		Up: l.Up(), Carrier: l.Carrier(), MTU: l.MTU - tagRoom, Group: l.Group,
-		Master: names[l.Master], Qdisc: l.Qdisc,
+		Master: names[l.Master], Isolated: l.Isolated, Qdisc: l.Qdisc,
 		RxPackets: l.RxPackets, RxBytes: l.RxBytes, RxDropped: l.RxDropped,
 		TxPackets: l.TxPackets, TxBytes: l.TxBytes, TxDropped: l.TxDropped,
 	}
@@ -55,6 +55,8 @@ func state(l *rtnl.Link, names map[int]string) State {
 		s.Kind, s.MTU = KindBridge, l.MTU
 	case strings.HasSuffix(l.Alias, shapedSuffix), strings.HasSuffix(l.Alias, memberSuffix):
 		s.Kind = KindHelper
+	case strings.Contains(l.Alias, tunnelMark) && strings.Contains(l.Alias, lanMark):
+		s.Kind = KindTunnel
 	}
 	return s
 }

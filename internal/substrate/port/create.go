@@ -65,6 +65,35 @@ func CreateHelpers(helpers []Helper) error {
 	return create(c, pairs)
 }
 
+// CreateTunnels makes the pairs, both ends down.
+func CreateTunnels(tunnels []Tunnel) error {
+	c, err := rtnl.Dial()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	pairs := make([]pair, len(tunnels))
+	for i, t := range tunnels {
+		member := TunnelMember(t.Device)
+		pairs[i] = pair{
+			outer: end{name: t.Device, alias: t.Alias, mac: stableMAC(t.Device), mtu: t.MTU + tagRoom, group: t.Group},
+			inner: end{name: member, alias: t.Alias + memberSuffix, mac: stableMAC(member), mtu: t.MTU + tagRoom, group: t.Group},
+		}
+	}
+	return create(c, pairs)
+}
+
+// TunnelMember gives the name of the inner end of a tunnel's pair: "ty" before
+// what makes the outer end's name unique.
+func TunnelMember(device string) string { return "ty" + device[min(2, len(device)):] }
+
+// Marks in the alias of a tunnel's outer end: no other device's has both, since
+// the name of a node has neither.
+const (
+	lanMark    = "/@"
+	tunnelMark = ">"
+)
+
 // Suffixes of a port's alias, for the ends of its helper pair.
 const (
 	shapedSuffix = "~shaped"

@@ -31,6 +31,16 @@ type Helper struct {
 	MTU    int
 }
 
+// Tunnel describes the pair of devices that stands on a LAN's bridge for another
+// machine: what the bridge sends to the one end leaves the other by EGRE. Both
+// ends lie in the root context; [TunnelMember] names the one on the bridge.
+type Tunnel struct {
+	Device string // the outer end, which is connected
+	Alias  string // trellis:<instance>:<vnet>/@<link>><machine>
+	Group  uint32
+	MTU    int // of the LAN's IP packets, bytes
+}
+
 // Kind says what a device of Trellis's in the root context is.
 type Kind string
 
@@ -38,7 +48,8 @@ type Kind string
 const (
 	KindPort   Kind = "port"
 	KindBridge Kind = "bridge"
-	KindHelper Kind = "helper" // either end of a [Helper] pair
+	KindHelper Kind = "helper" // either end of a [Helper] pair, and the inner end of a [Tunnel]
+	KindTunnel Kind = "tunnel" // the outer end of a [Tunnel]
 )
 
 // State is a device of Trellis's in the root context, as it is.
@@ -52,6 +63,8 @@ type State struct {
 	MTU     int  // of the IP packet, as in Spec
 	Group   uint32
 	Master  string // the bridge; empty: none
+	// Isolated, of a bridge's port: no frame goes between it and other such ports.
+	Isolated bool
 	// Qdisc is the kind of the root qdisc: "noqueue", "tbf", "netem", …
 	Qdisc string
 	// The kernel's own counters, as the root context sees the device: Rx is

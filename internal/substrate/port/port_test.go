@@ -142,3 +142,33 @@ func TestNameClashesTouchNothing(t *testing.T) {
 		t.Error("a name that is too long was accepted")
 	}
 }
+
+// TestTunnels makes the pair that stands on a bridge for another machine.
+func TestTunnels(t *testing.T) {
+	nstest.Root(t)
+	const group = 0x7e000009
+	tunnel := port.Tunnel{Device: "txabc", Alias: "trellis:test:net/@x>beta", Group: group, MTU: 1458}
+	if err := bridge.Ensure(bridge.Bridge{Name: "tbx", Alias: "trellis:test:net/@x", Group: group, MTU: 1458}); err != nil {
+		t.Fatal(err)
+	}
+	if err := port.CreateTunnels([]port.Tunnel{tunnel}); err != nil {
+		t.Fatal(err)
+	}
+	member := port.TunnelMember("txabc")
+	if err := bridge.SetIsolated("tbx", member); err != nil {
+		t.Fatal(err)
+	}
+	got := states(t)
+	if s := got["txabc"]; s.Kind != port.KindTunnel || s.MTU != 1458 || s.Alias != tunnel.Alias || s.Up {
+		t.Errorf("the outer end is %+v", s)
+	}
+	if s := got[member]; s.Kind != port.KindHelper || s.Master != "tbx" || !s.Isolated {
+		t.Errorf("the inner end is %+v", s)
+	}
+	if s := got["tbx"]; s.Kind != port.KindBridge {
+		t.Errorf("the bridge is %+v", s)
+	}
+	if err := port.DeleteGroup(group); err != nil || len(states(t)) > 0 {
+		t.Errorf("left: %v, %v", states(t), err)
+	}
+}

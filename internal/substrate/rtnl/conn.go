@@ -9,6 +9,7 @@
 package rtnl
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -36,8 +37,8 @@ const (
 	dumpTries = 64
 )
 
-// Conn is a NETLINK_ROUTE socket. It stays in the network namespace that it was
-// opened in. Not for concurrent use.
+// Conn is a netlink socket, of route netlink but for [DialNetfilter]. It stays in
+// the network namespace that it was opened in. Not for concurrent use.
 type Conn struct {
 	fd  int
 	seq uint32
@@ -45,8 +46,14 @@ type Conn struct {
 }
 
 // Dial opens a socket in the calling thread's network namespace.
-func Dial() (*Conn, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+func Dial() (*Conn, error) { return dial(unix.NETLINK_ROUTE) }
+
+// DialNetfilter opens a socket of netfilter's netlink, whose messages have the
+// same frame. EPROTONOSUPPORT: the kernel has none.
+func DialNetfilter() (*Conn, error) { return dial(unix.NETLINK_NETFILTER) }
+
+func dial(protocol int) (*Conn, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
 	if err != nil {
 		return nil, os.NewSyscallError("open a netlink socket", err)
 	}
@@ -214,18 +221,57 @@ func (c *Conn) receive(fn func(message) (done bool, err error)) (bool, error) {
 	if sa, ok := from.(*unix.SockaddrNetlink); !ok || sa.Pid != 0 {
 		return false, nil
 	}
-	for p := c.buf[:n]; len(p) >= unix.SizeofNlMsghdr; {
+	done := false
+	err = messages(c.buf[:n], func(m message) (bool, error) {
+		done, err = fn(m)
+		return done, err
+	})
+	return done, err
+}
+
+// messages hands the messages of a datagram to fn until that says done.
+func messages(p []byte, fn func(message) (done bool, err error)) error {
+	for len(p) >= unix.SizeofNlMsghdr {
 		size := int(native.Uint32(p))
 		if size < unix.SizeofNlMsghdr || size > len(p) {
-			return false, fmt.Errorf("netlink sent a message of %d bytes in %d", size, len(p))
+			return fmt.Errorf("netlink sent a message of %d bytes in %d", size, len(p))
 		}
 		m := message{typ: native.Uint16(p[4:]), flags: native.Uint16(p[6:]), seq: native.Uint32(p[8:]), body: p[unix.SizeofNlMsghdr:size]}
 		if done, err := fn(m); done || err != nil {
-			return done, err
+			return err
 		}
 		p = p[min(align(size), len(p)):]
 	}
-	return false, nil
+	return nil
+}
+
+// Get sends the one request of a batch, whose answer is one entry, and gives
+// that entry's body: fixed header and attributes.
+func (c *Conn) Get(b *Batch) (body []byte, err error) {
+	if b.Len() != 1 {
+		return nil, fmt.Errorf("a batch of %d messages is not one request", b.Len())
+	}
+	c.seq++
+	native.PutUint32(b.buf, uint32(len(b.buf)))
+	native.PutUint32(b.buf[8:], c.seq)
+	if err := c.send(b.buf); err != nil {
+		return nil, err
+	}
+	for {
+		done, err := c.receive(func(m message) (bool, error) {
+			if m.seq != c.seq {
+				return false, nil
+			}
+			if m.typ == unix.NLMSG_ERROR {
+				return true, m.err()
+			}
+			body = bytes.Clone(m.body)
+			return true, nil
+		})
+		if err != nil || done {
+			return body, err
+		}
+	}
 }
 
 // Dump asks for a whole table and hands each entry's body (fixed header and

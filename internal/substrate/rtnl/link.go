@@ -17,7 +17,11 @@ type Link struct {
 	Group  uint32
 	MTU    int
 	Master int // interface index; 0: none
+	Peer   int // of a veth, the other end; of a VLAN and the like, the device below (IFLA_LINK): interface index in its namespace; 0: none
 	MAC    [6]byte
+	Type   uint16 // ARPHRD_*
+	// Isolated, of a bridge's port: it exchanges no frame with other such ports.
+	Isolated bool
 	// The device's own counters.
 	RxPackets, TxPackets, RxBytes, TxBytes, RxDropped, TxDropped uint64
 }
@@ -46,10 +50,25 @@ func (c *Conn) Links() ([]Link, error) {
 	err := c.Dump(unix.RTM_GETLINK, LinkHeader(0, 0, 0), nil,
 		func() { links = links[:0] },
 		func(body []byte) error {
-			links = append(links, parseLink(body))
+			links = append(links, ParseLink(body))
 			return nil
 		})
 	return links, err
+}
+
+// Link reads one device by its index or, where that is 0, by its name. That
+// there is none is ENODEV.
+func (c *Conn) Link(index int, name string) (Link, error) {
+	var b Batch
+	b.Begin(unix.RTM_GETLINK, 0, LinkHeader(index, 0, 0))
+	if index == 0 {
+		b.String(unix.IFLA_IFNAME, name)
+	}
+	body, err := c.Get(&b)
+	if err != nil {
+		return Link{}, err
+	}
+	return ParseLink(body), nil
 }
 
 // Names gives the interface index of each device by name.
@@ -65,12 +84,13 @@ func (c *Conn) Names() (map[string]int, error) {
 	return names, nil
 }
 
-func parseLink(body []byte) Link {
+// ParseLink reads the body of a link message.
+func ParseLink(body []byte) Link {
 	if len(body) < unix.SizeofIfInfomsg {
 		return Link{}
 	}
 	h := (*unix.IfInfomsg)(unsafe.Pointer(&body[0]))
-	l := Link{Index: int(h.Index), Flags: h.Flags}
+	l := Link{Index: int(h.Index), Flags: h.Flags, Type: h.Type}
 	for typ, v := range Attrs(body[unix.SizeofIfInfomsg:]) {
 		switch typ {
 		case unix.IFLA_IFNAME:
@@ -83,14 +103,19 @@ func parseLink(body []byte) Link {
 			l.Group = Uint32(v)
 		case unix.IFLA_MTU:
 			l.MTU = int(Uint32(v))
+		case unix.IFLA_LINK:
+			l.Peer = int(Uint32(v))
 		case unix.IFLA_MASTER:
 			l.Master = int(Uint32(v))
 		case unix.IFLA_ADDRESS:
 			copy(l.MAC[:], v)
 		case unix.IFLA_LINKINFO:
 			for typ, v := range Attrs(v) {
-				if typ == unix.IFLA_INFO_KIND {
+				switch typ {
+				case unix.IFLA_INFO_KIND:
 					l.Kind = Text(v)
+				case unix.IFLA_INFO_SLAVE_DATA:
+					l.slave(v)
 				}
 			}
 		case unix.IFLA_STATS64:
@@ -98,6 +123,16 @@ func parseLink(body []byte) Link {
 		}
 	}
 	return l
+}
+
+// slave reads what a bridge says of its port. Other masters' attributes of that
+// number are of no interest: Trellis asks of its own bridges' ports alone.
+func (l *Link) slave(v []byte) {
+	for typ, v := range Attrs(v) {
+		if typ == unix.IFLA_BRPORT_ISOLATED {
+			l.Isolated = len(v) == 1 && v[0] != 0
+		}
+	}
 }
 
 // stats reads struct rtnl_link_stats64: packets, bytes, errors, dropped, each

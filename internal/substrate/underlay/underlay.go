@@ -1,0 +1,363 @@
+package underlay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"trellis/internal/substrate/rtnl"
+	"trellis/internal/vnet"
+)
+
+const (
+	// settle is how long changes are gathered before they are looked at.
+	settle = 5 * time.Millisecond
+	// again is when what could not be resolved is tried once more.
+	again = time.Second
+)
+
+// Ends are a tunnel's outer addresses, of one family, neither of them IPv4 in IPv6.
+type Ends struct{ Local, Remote netip.Addr }
+
+// Tunnel is an EGRE path in use.
+type Tunnel struct {
+	Ends
+	Key uint32
+}
+
+// Way is how packets to a remote end leave.
+type Way struct {
+	Uplink  int      // interface index
+	Source  vnet.MAC // of the uplink
+	NextHop vnet.MAC // of the remote end, or of the router on the way there
+	MTU     int      // of the outer packet on the whole way, as far as it is known; bytes
+	// Narrow tells that MTU was learned from a router on the way.
+	Narrow bool
+}
+
+// State is a way, or why there is none now.
+type State struct {
+	Way Way
+	Err error // one sentence; nil: Way is good
+}
+
+// same reports whether two states say the same.
+func (s State) same(o State) bool {
+	return s.Way == o.Way && (s.Err == nil) == (o.Err == nil) && (s.Err == nil || s.Err.Error() == o.Err.Error())
+}
+
+// Underlay resolves the ways of tunnels in the network namespace that it was
+// opened in, and watches them. Its methods may be called from several goroutines.
+type Underlay struct {
+	monitor *rtnl.Monitor
+	icmp    []*listener
+	changes chan struct{}
+	dirty   chan struct{}
+	running sync.WaitGroup
+	stop    context.CancelFunc
+
+	mu         sync.Mutex
+	conn       *rtnl.Conn
+	uplinks    map[string]bool     // by name
+	used       map[string][]Tunnel // by owner
+	states     map[Ends]State
+	interfaces map[string]Interface // of the uplinks, by name
+	hops       map[hop]bool         // the neighbours that are kept resolved; true: it does not answer
+	narrow     map[Ends]narrow
+	round      chan struct{} // closed when the states were looked at again
+}
+
+// Open opens the underlay of the calling thread's network namespace. Ways that
+// leave by other interfaces than the uplinks are no ways.
+func Open(uplinks []string) (_ *Underlay, err error) {
+	u := &Underlay{
+		changes: make(chan struct{}, 1), dirty: make(chan struct{}, 1),
+		uplinks: map[string]bool{}, used: map[string][]Tunnel{}, states: map[Ends]State{},
+		hops: map[hop]bool{}, narrow: map[Ends]narrow{}, round: make(chan struct{}),
+	}
+	for _, name := range uplinks {
+		u.uplinks[name] = true
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("watch the underlay: %w", err), u.Close())
+		}
+	}()
+	if u.conn, err = rtnl.Dial(); err != nil {
+		return nil, err
+	}
+	u.monitor, err = rtnl.Listen(unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE)
+	if err != nil {
+		return nil, err
+	}
+	if u.icmp, err = listen(); err != nil {
+		return nil, err
+	}
+	if err = u.adoptHops(); err != nil {
+		return nil, err
+	}
+	if u.interfaces, err = u.inspect(); err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	u.stop = stop
+	u.running.Add(2 + len(u.icmp))
+	go u.watch()
+	go u.look(ctx)
+	for _, l := range u.icmp {
+		go u.hear(l)
+	}
+	return u, nil
+}
+
+// Close ends the watch. The neighbours stay resolved: tunnels outlive it.
+func (u *Underlay) Close() error {
+	if u.stop != nil {
+		u.stop()
+	}
+	var errs []error
+	if u.monitor != nil {
+		errs = append(errs, u.monitor.Close())
+	}
+	for _, l := range u.icmp {
+		errs = append(errs, l.Close())
+	}
+	u.running.Wait()
+	if u.conn != nil {
+		errs = append(errs, u.conn.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Changes gives a value after ways, uplinks or addresses have changed; several
+// changes may give one. It has one reader.
+func (u *Underlay) Changes() <-chan struct{} { return u.changes }
+
+// Use says which tunnels an owner has, instead of those that it said before.
+// Their ways are watched from now on; a router's word about the size of packets
+// is heard for them alone.
+func (u *Underlay) Use(owner string, tunnels []Tunnel) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if len(tunnels) == 0 && len(u.used[owner]) == 0 {
+		return
+	}
+	if len(tunnels) == 0 {
+		delete(u.used, owner)
+	} else {
+		u.used[owner] = slices.Clone(tunnels)
+	}
+	u.wake()
+}
+
+// Resolve gives the ways of tunnels that are used, and waits for those that
+// there are none of yet until there are or ctx ends. What it waits for, and how
+// long, is the caller's choice; a way may also come later: see Changes.
+func (u *Underlay) Resolve(ctx context.Context, ends []Ends) map[Ends]State {
+	for {
+		u.mu.Lock()
+		round, complete := u.round, true
+		found := make(map[Ends]State, len(ends))
+		for _, e := range ends {
+			s, ok := u.states[e]
+			if !ok {
+				s.Err = fmt.Errorf("the way to %v is not looked up yet", e.Remote)
+			}
+			found[e] = s
+			complete = complete && s.Err == nil
+		}
+		u.mu.Unlock()
+		if complete {
+			return found
+		}
+		select {
+		case <-round:
+		case <-ctx.Done():
+			return found
+		}
+	}
+}
+
+// States gives the ways of all tunnels that are used, as last looked up.
+func (u *Underlay) States() map[Ends]State {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return maps.Clone(u.states)
+}
+
+// wake has the states looked at soon.
+func (u *Underlay) wake() {
+	select {
+	case u.dirty <- struct{}{}:
+	default:
+	}
+}
+
+// watch wakes look when the kernel tells of a change that may matter.
+func (u *Underlay) watch() {
+	defer u.running.Done()
+	for {
+		matters := false
+		err := u.monitor.Receive(func(typ uint16, body []byte) { matters = matters || u.matters(typ, body) })
+		switch {
+		case err == nil && !matters:
+			continue
+		case errors.Is(err, os.ErrClosed):
+			return
+		}
+		u.wake() // an error: something was missed
+	}
+}
+
+// matters tells whether a notification may be about a way. What happens to the
+// ports and bridges of virtual networks, thousands of them, is not.
+func (u *Underlay) matters(typ uint16, body []byte) bool {
+	switch typ {
+	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+		l := rtnl.ParseLink(body)
+		return u.uplinks[l.Name] || l.Index == loopback
+	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
+		return u.routeMatters(body)
+	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
+		return u.hopMatters(body)
+	}
+	return true
+}
+
+// loopback is the index of lo in every network namespace.
+const loopback = 1
+
+// look looks at the states again whenever it is woken, and while one has no way.
+func (u *Underlay) look(ctx context.Context) {
+	defer u.running.Done()
+	timer := time.NewTimer(again)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-u.dirty:
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(settle):
+			}
+			select { // what came meanwhile
+			case <-u.dirty:
+			default:
+			}
+		}
+		changed, next := u.refresh()
+		if changed {
+			select {
+			case u.changes <- struct{}{}:
+			default:
+			}
+		}
+		timer.Stop()
+		if next > 0 {
+			timer.Reset(next)
+		}
+	}
+}
+
+// refresh looks every way up. It tells whether anything is not as before, and
+// after which time to look again whatever happens; 0: never.
+func (u *Underlay) refresh() (changed bool, next time.Duration) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	states := map[Ends]State{}
+	hops := map[hop]bool{}
+	now := time.Now()
+	for _, tunnels := range u.used {
+		for _, t := range tunnels {
+			if _, ok := states[t.Ends]; ok {
+				continue
+			}
+			s := u.state(t.Ends, hops, now)
+			states[t.Ends] = s
+			if s.Err != nil {
+				next = again
+			}
+		}
+	}
+	for e, n := range u.narrow {
+		left := n.until.Sub(now)
+		if left <= 0 || !u.usedEnds(e) {
+			delete(u.narrow, e)
+		} else if next == 0 || left < next {
+			next = left
+		}
+	}
+	changed = !maps.EqualFunc(states, u.states, State.same)
+	u.states = states
+	interfaces, err := u.inspect()
+	if err != nil {
+		next = again
+	} else {
+		changed = changed || !maps.EqualFunc(interfaces, u.interfaces, Interface.same)
+		u.interfaces = interfaces
+	}
+	if err := u.keep(hops); err != nil && next == 0 {
+		next = again
+	}
+	close(u.round)
+	u.round = make(chan struct{})
+	return changed, next
+}
+
+func (u *Underlay) usedEnds(e Ends) bool {
+	for _, tunnels := range u.used {
+		for _, t := range tunnels {
+			if t.Ends == e {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// state looks one way up, and adds its next hop to hops.
+func (u *Underlay) state(e Ends, hops map[hop]bool, now time.Time) State {
+	r, err := u.route(e)
+	if err != nil {
+		return State{Err: err}
+	}
+	l, err := u.conn.Link(r.uplink, "")
+	switch {
+	case errors.Is(err, unix.ENODEV):
+		return State{Err: fmt.Errorf("the uplink to %v has gone", e.Remote)}
+	case err != nil:
+		return State{Err: fmt.Errorf("read the uplink to %v: %w", e.Remote, err)}
+	case !u.uplinks[l.Name]:
+		return State{Err: fmt.Errorf("the way to %v leaves by %s, which is no uplink of this machine; name it in the configuration, or correct the route", e.Remote, l.Name)}
+	case !l.Up():
+		return State{Err: fmt.Errorf("the uplink %s to %v is down", l.Name, e.Remote)}
+	case !l.Carrier():
+		return State{Err: fmt.Errorf("the uplink %s to %v has no carrier", l.Name, e.Remote)}
+	}
+	h := hop{index: r.uplink, addr: r.next}
+	hops[h] = true
+	mac, err := u.resolve(h)
+	if err != nil {
+		return State{Err: fmt.Errorf("%v on %s, the next hop to %v, %w", r.next, l.Name, e.Remote, err)}
+	}
+	w := Way{Uplink: r.uplink, Source: l.MAC, NextHop: mac, MTU: l.MTU}
+	if r.mtu > 0 {
+		w.MTU = min(w.MTU, r.mtu)
+	}
+	if n, ok := u.narrow[e]; ok && n.mtu < w.MTU && n.until.After(now) {
+		w.MTU, w.Narrow = n.mtu, true
+	}
+	return State{Way: w}
+}
