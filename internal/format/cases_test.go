@@ -39,9 +39,11 @@ nodes:
     router-id: 1.2.3.4
     position: {latitude: 47.6, longitude: -122.3}
     on: host1
+    fastpath: off
   b: {cmd: echo hello, exec: date, loopback: 192.0.2.2, routing: static}
 `},
-	{name: "defaults", yaml: "name: x\ndefaults:\n  node: {image: /srv/root, env: {A: 1, B: 2}, exec: [a], sysctls: {net.a.b: 1}, files: {/a: {content: x}}}\n  link: {rate: 1gbit, mtu: 1400, cost: 5, delay: 1ms, jitter: 0.5ms, loss: 1%}\nnodes:\n  a: {env: {B: 3}, exec: [], files: {/a: {content: y}, /b: {content: ''}}}\n  b: {}\nlinks:\n  - {endpoints: [a, b], rate: unlimited, delay: 0, jitter: 0}\n"},
+	{name: "defaults", yaml: "name: x\ndefaults:\n  node: {image: /srv/root, fastpath: off, env: {A: 1, B: 2}, exec: [a], sysctls: {net.a.b: 1}, files: {/a: {content: x}}}\n  link: {rate: 1gbit, mtu: 1400, cost: 5, delay: 1ms, jitter: 0.5ms, loss: 1%}\nnodes:\n  a: {env: {B: 3}, exec: [], files: {/a: {content: y}, /b: {content: ''}}, fastpath: auto}\n  b: {}\nlinks:\n  - {endpoints: [a, b], rate: unlimited, delay: 0, jitter: 0}\n"},
+	{name: "an MTU that was given, the default or not", yaml: two + "links:\n  - {endpoints: [a, b], mtu: 1500}\n  - endpoints: [{node: a, mtu: 1500}, b]\n  - endpoints: [{node: a, mtu: 1400}, {node: b, mtu: 1500}]\n"},
 	{name: "network settings", yaml: "name: x\nrouting: {protocol: rip, timers: fast}\naddressing: {ipv4: 172.16.0.0/12, ipv6: 'fd12::/32'}\nnodes: {a: {}}\nlinks: []\n"},
 	{name: "one family", yaml: "name: x\naddressing: {ipv6: 'fd12::/32'}\nnodes: {a: {}, b: {}}\nlinks: [[a, b]]\n"},
 	{name: "anchors and merges", yaml: "name: x\nnodes:\n  a: &a {cpu: 1, env: {X: y}}\n  b: {<<: *a, cpu: 2}\n  c: *a\n"},
@@ -134,6 +136,9 @@ var badYAML = []yamlCase{
 		`7: link 1: type is "bus"; use one of p2p or lan`,
 		`8: link 2: state is "sideways"; use one of up or down`,
 		`9: link 3: down is "maybe"; use one of true or false`}},
+	{name: "fast paths", yaml: "name: x\nnodes:\n  a: {fastpath: of}\n  b: {fastpath: on}\n", want: []string{
+		`3: node "a": fastpath is "of"; did you mean "off"? (auto or off)`,
+		`4: node "b": fastpath is "on"; use one of auto or off`}},
 	{name: "IS-IS from BIRD", yaml: "name: x\nnodes:\n  a:\n    routing: {protocol: isis, daemon: bird}\n", want: []string{`4: node "a" asks for isis from bird, which does not speak it; use daemon frr for isis`}},
 	{name: "a daemon for static", yaml: "name: x\nrouting: {protocol: static, daemon: frr}\nnodes: {a: {}}\n", want: []string{`2: the network asks for static routes and a daemon: `, `3: node "a" asks for static routes and a daemon: `}},
 	{name: "limits", yaml: "name: x\nnodes:\n  a: {memory: 1MiB}\n  b: {memory: 5 parsecs}\n  c: {pids: 0}\n  d: {disk: 1.5B}\n", want: []string{

@@ -184,6 +184,9 @@ func node(n *vnet.Node, network vnet.Routing, k nodeKeep) *element {
 	if n.On != "" {
 		m.add("on", text(n.On))
 	}
+	if n.FastPath != vnet.FastPathAuto {
+		m.add("fastpath", text(string(n.FastPath)))
+	}
 	if p := n.Position; p != nil {
 		pos := newMapping().flow()
 		pos.add("latitude", number(p.Latitude))
@@ -261,7 +264,8 @@ func link(l *vnet.Link, k linkKeep) *element {
 	if l.Type == vnet.LAN {
 		m.add("type", text(string(vnet.LAN)))
 	}
-	mtu, sameMTU := common(l, func(e *vnet.Interface) int { return e.MTU })
+	// 0 stands for an MTU that nobody gave, which is left to be filled in again.
+	mtu, sameMTU := common(l, givenMTU)
 	cost, sameCost := common(l, func(e *vnet.Interface) int { return e.Cost })
 	tx, sameTx := common(l, func(e *vnet.Interface) vnet.Shape { return e.Tx })
 	rx, sameRx := common(l, func(e *vnet.Interface) vnet.Shape { return e.Rx })
@@ -277,8 +281,8 @@ func link(l *vnet.Link, k linkKeep) *element {
 		if k.ends[i].mac {
 			long.add("mac", text(e.MAC.String()))
 		}
-		if !sameMTU && e.MTU != vnet.DefaultMTU {
-			long.add("mtu", integer(int64(e.MTU)))
+		if given := givenMTU(e); !sameMTU && given != 0 {
+			long.add("mtu", integer(int64(given)))
 		}
 		if k.ends[i].addrs && len(e.Addrs) > 0 {
 			long.add("addresses", addresses(e.Addrs))
@@ -310,7 +314,7 @@ func link(l *vnet.Link, k linkKeep) *element {
 	case onLink:
 		addShape(m, true, tx, rx)
 	}
-	if sameMTU && mtu != vnet.DefaultMTU {
+	if sameMTU && mtu != 0 {
 		m.add("mtu", integer(int64(mtu)))
 	}
 	if sameCost && cost != 0 {
@@ -320,6 +324,13 @@ func link(l *vnet.Link, k linkKeep) *element {
 		m.add("state", text("down"))
 	}
 	return m
+}
+
+func givenMTU(e *vnet.Interface) int {
+	if e.AutoMTU {
+		return 0
+	}
+	return e.MTU
 }
 
 // common gives the value that all ends of a link share, if they do.

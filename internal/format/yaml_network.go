@@ -17,7 +17,7 @@ var (
 	addressingKeys = []string{"ipv4", "ipv6"}
 	defaultsKeys   = []string{"node", "link"}
 	// What a node may say, and what defaults.node may say for every node.
-	nodeDefaultKeys = []string{"image", "cmd", "cpu", "memory", "pids", "disk", "env", "files", "exec", "sysctls", "routing", "on"}
+	nodeDefaultKeys = []string{"image", "cmd", "cpu", "memory", "pids", "disk", "env", "files", "exec", "sysctls", "routing", "on", "fastpath"}
 	nodeKeys        = append([]string{"asn", "loopback", "loopbacks", "router-id", "position"}, nodeDefaultKeys...)
 	fileKeys        = []string{"source", "content", "base64", "mode"}
 	positionKeys    = []string{"latitude", "longitude"}
@@ -118,6 +118,7 @@ var (
 	protocols = []string{"none", "static", "ospf", "isis", "bgp", "rip"}
 	daemons   = []string{"frr", "bird"}
 	timers    = []string{"default", "fast"}
+	fastPaths = []string{"auto", "off"}
 	linkTypes = []string{"p2p", "lan"}
 	states    = []string{"up", "down"}
 )

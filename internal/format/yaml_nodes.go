@@ -73,6 +73,10 @@ func (r *yamlReader) nodeKey(s *nodeSpec, p pair, what string) {
 		n.Routing, _ = r.routing(p.value, what)
 	case "on":
 		n.On, _ = r.text(p.value, what)
+	case "fastpath":
+		if s, ok := r.text(p.value, what); ok && r.oneOf(p.value, what, s, fastPaths) {
+			n.FastPath = vnet.FastPath(s)
+		}
 	case "asn":
 		v, _ := r.integer(p.value, what, 1, 1<<32-2)
 		n.ASN = uint32(v)
@@ -259,7 +263,7 @@ func (r *yamlReader) resolveNode(at string, own, def nodeSpec) vnet.Node {
 			r.lines[at+"."+key] = l
 		}
 	}
-	for _, key := range []string{"image", "cpu", "memory", "disk", "pids", "cmd", "env", "sysctls", "exec", "files", "routing", "on", "asn", "loopbacks", "routerID", "position"} {
+	for _, key := range []string{"image", "cpu", "memory", "disk", "pids", "cmd", "env", "sysctls", "exec", "files", "routing", "on", "fastpath", "asn", "loopbacks", "routerID", "position"} {
 		line(key)
 	}
 	inherit(own, "image", &n.Image, def.n.Image)
@@ -268,6 +272,7 @@ func (r *yamlReader) resolveNode(at string, own, def nodeSpec) vnet.Node {
 	inherit(own, "disk", &n.Disk, def.n.Disk)
 	inherit(own, "pids", &n.Pids, def.n.Pids)
 	inherit(own, "on", &n.On, def.n.On)
+	inherit(own, "fastpath", &n.FastPath, def.n.FastPath)
 	inherit(own, "cmd", &n.Cmd, slices.Clone(def.n.Cmd))
 	inherit(own, "exec", &n.Exec, slices.Clone(def.n.Exec))
 	inherit(own, "routing", &n.Routing, def.n.Routing)

@@ -95,6 +95,9 @@ func (v *VNet) completeNodes() {
 		if n.Disk == 0 {
 			n.Disk = DefaultDisk
 		}
+		if n.FastPath == "" {
+			n.FastPath = FastPathAuto
+		}
 		if n.ASN == 0 {
 			// With at most MaxNodes numbers taken, a free one is always found.
 			slot, _ := drawSlot(countAS, func(s uint64) bool { return !taken[uint32(firstAS+s)] }, "as", n.Name)
@@ -174,7 +177,7 @@ func (v *VNet) completeInterfaces() {
 				}
 			}
 			if e.MTU == 0 {
-				e.MTU = DefaultMTU
+				e.MTU, e.AutoMTU = DefaultMTU, true
 			}
 			for attempt := 0; e.MAC.IsZero(); attempt++ {
 				m := v.drawMAC(attempt, e.Node, e.Name)

@@ -168,6 +168,17 @@ func TestNames(t *testing.T) {
 	}
 }
 
+func TestAnMTUThatNobodyGaveIsMarked(t *testing.T) {
+	v := describe("a b", "a b")
+	v.Links[0].Endpoints[1].MTU = DefaultMTU
+	mustComplete(t, v)
+	for i, auto := range []bool{true, false} {
+		if e := v.Links[0].Endpoints[i]; e.MTU != DefaultMTU || e.AutoMTU != auto {
+			t.Errorf("%s has the MTU %d, automatic %v; want %d, %v", e.Node, e.MTU, e.AutoMTU, DefaultMTU, auto)
+		}
+	}
+}
+
 func TestRoutingIsInherited(t *testing.T) {
 	for _, c := range []struct{ network, node, want Routing }{
 		{Routing{}, Routing{}, Routing{None, "", ""}},

@@ -124,6 +124,9 @@ func (c *checker) node(i int) {
 	c.routing(at+".routing", who, n.Routing)
 	c.text(at+".image", who+": image", n.Image, false)
 	c.text(at+".on", who+": on", n.On, true)
+	if n.FastPath != FastPathAuto && n.FastPath != FastPathOff {
+		c.add(at+".fastpath", "use auto or off", "%s: fastpath is %q", who, clip(string(n.FastPath)))
+	}
 	if math.IsNaN(n.CPU) || n.CPU != 0 && (n.CPU < MinCPU || n.CPU > MaxCPU) {
 		c.add(at+".cpu", fmt.Sprintf("use %g to %g cores, or leave cpu out for no limit", MinCPU, MaxCPU), "%s: cpu %g is out of range", who, n.CPU)
 	}

@@ -76,6 +76,7 @@ func TestEveryRuleIsKept(t *testing.T) {
 		"broadcast MAC":    {end(func(e *Interface) { e.MAC = MAC{255, 255, 255, 255, 255, 255} }), "links[0].endpoints[1].mac", "not a unicast address"},
 		"MTU":              {end(func(e *Interface) { e.MTU = 1279 }), "links[0].endpoints[1].mtu", "out of range"},
 		"large MTU":        {end(func(e *Interface) { e.MTU = 65536 }), "links[0].endpoints[1].mtu", "out of range"},
+		"fast path":        {node(func(n *Node) { n.FastPath = "on" }), "nodes[1].fastpath", `fastpath is "on"`},
 		"cost":             {end(func(e *Interface) { e.Cost = -1 }), "links[0].endpoints[1].cost", "out of range"},
 		"rate":             {end(func(e *Interface) { e.Tx.Rate = 999 }), "links[0].endpoints[1].tx.rate", "outside"},
 		"delay":            {end(func(e *Interface) { e.Tx.Delay = -1 }), "links[0].endpoints[1].tx.delay", "out of range"},

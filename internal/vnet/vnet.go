@@ -73,6 +73,16 @@ type Routing struct {
 	Timers   Timers   `json:"timers,omitempty"`
 }
 
+// FastPath says whether a node's packets may be forwarded on its behalf, past
+// its own network stack.
+type FastPath string
+
+// What Node.FastPath may say.
+const (
+	FastPathAuto FastPath = "auto" // while nothing in the node speaks against it
+	FastPathOff  FastPath = "off"  // never
+)
+
 // Node is a virtual node: a router or a host of the network.
 type Node struct {
 	Name  string `json:"name"`
@@ -92,6 +102,8 @@ type Node struct {
 	Routing Routing           `json:"routing"`
 	ASN     uint32            `json:"asn,omitempty"` // BGP; 0: Complete picks one
 	On      string            `json:"on,omitempty"`  // substrate node; empty: the embedder picks one
+	// FastPath is FastPathAuto where the description does not say.
+	FastPath FastPath `json:"fastPath,omitempty"`
 
 	// Loopbacks holds the addresses of lo, /32 and /128, at most one per family.
 	// The first IPv4 one is the router ID.
@@ -141,6 +153,9 @@ type Interface struct {
 	Auto bool `json:"auto,omitempty"`
 	MAC  MAC  `json:"mac,omitzero"`
 	MTU  int  `json:"mtu,omitempty"` // of the IP packet, bytes
+	// AutoMTU says that nobody gave the MTU, so that it follows what the way of
+	// the link carries: DefaultMTU within one machine, less between machines.
+	AutoMTU bool `json:"autoMTU,omitempty"`
 	// Addrs holds the interface's addresses with their prefix lengths.
 	Addrs []netip.Prefix `json:"addrs,omitempty"`
 	// Tx shapes what the node sends here, on its way to the other ends.
