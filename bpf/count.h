@@ -3,57 +3,37 @@
 #pragma once
 
 #include "maps.h"
-#include "verdict.h"
-
-/*
- * How many frames of the wire an skb stands for: one, or the segments of a
- * super-packet. (Bytes are counted as they are; a super-packet's headers once.)
- */
-static __always_inline __u64 frames(const struct __sk_buff *skb)
-{
-	__u32 segments = skb->gso_segs;
-
-	return segments ? segments : 1;
-}
 
 static __always_inline struct traffic *counters_of(__u32 slot)
 {
 	return bpf_map_lookup_elem(&counters, &slot);
 }
 
-static __always_inline void count_from(const struct __sk_buff *skb, __u32 slot)
+/* XDP frames, which are no super-packets. */
+static __always_inline void count_fast_from(__u32 slot, __u32 bytes)
 {
 	struct traffic *c = counters_of(slot);
 
 	if (c) {
-		c->from_packets += frames(skb);
-		c->from_bytes += skb->len;
+		c->fast_from_packets++;
+		c->fast_from_bytes += bytes;
 	}
 }
 
-static __always_inline void count_to(const struct __sk_buff *skb, __u32 slot)
+static __always_inline void count_fast_to(__u32 slot, __u32 bytes)
 {
 	struct traffic *c = counters_of(slot);
 
 	if (c) {
-		c->to_packets += frames(skb);
-		c->to_bytes += skb->len;
+		c->fast_to_packets++;
+		c->fast_to_bytes += bytes;
 	}
 }
 
-static __noinline int drop(const struct __sk_buff *skb, __u32 slot, enum drop_reason why)
+static __always_inline void count_drop(__u32 slot, enum drop_reason why, __u64 packets)
 {
-	struct traffic *c = counters_of(slot);
+	struct dropped *d = bpf_map_lookup_elem(&drops, &slot);
 
-	if (c)
-		c->drops[why] += frames(skb);
-	return VERDICT_DROP;
-}
-
-/* The entry of the device that a frame is at. */
-static __always_inline struct port *port_of(const struct __sk_buff *skb)
-{
-	__u32 ifindex = skb->ifindex;
-
-	return bpf_map_lookup_elem(&ports, &ifindex);
+	if (d)
+		__sync_fetch_and_add(&d->packets[why], packets);
 }

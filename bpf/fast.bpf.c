@@ -4,12 +4,15 @@
  * own FIB. It may be faster than the node's stack, never different from it, so
  * whatever it is unsure of goes there.
  */
-#include "token.h"
-#include "node.h"
-#include "tunnel.h"
+#include "ends.h"
 #include "fib.h"
+#include "node.h"
+#include "policy.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* Two-byte words of memory in a row, as one. */
+#define LOW_FIRST(a, b, c, d) ((__u64)(a) | (__u64)(b) << 16 | (__u64)(c) << 32 | (__u64)(d) << 48)
 
 /* To the node's stack, which takes the metadata for a reason not to merge. */
 static __always_inline int to_stack(struct xdp_md *ctx)
@@ -18,40 +21,14 @@ static __always_inline int to_stack(struct xdp_md *ctx)
 	return XDP_PASS;
 }
 
-/*
- * wrap puts the outer header before the frame. The token stays here: what comes
- * next is the underlay. Moves the bounds.
- */
-static __always_inline int wrap4(struct xdp_md *ctx, const struct end *e, __u32 inner)
+/* readdress writes the addresses that the FIB has found. Those are aligned to two
+ * bytes on the stack, where nothing larger may be read. */
+static __always_inline void readdress(struct ethhdr *eth, const struct bpf_fib_lookup *q)
 {
-	struct cursor c;
-	void *header;
+	const word16 *to = (const word16 *)q->dmac, *from = (const word16 *)q->smac;
 
-	if (take_token(ctx) || bpf_xdp_adjust_head(ctx, -(int)EGRE4_ROOM))
-		return -1;
-	c = start_of(ctx);
-	header = take(&c, EGRE4_ROOM);
-	if (!header)
-		return -1;
-	memcpy(header, e->outer.bytes, EGRE4_ROOM);
-	fill_lengths4(header, &e->outer, inner);
-	return 0;
-}
-
-static __always_inline int wrap6(struct xdp_md *ctx, const struct end *e, __u32 inner)
-{
-	struct cursor c;
-	void *header;
-
-	if (take_token(ctx) || bpf_xdp_adjust_head(ctx, -(int)EGRE6_ROOM))
-		return -1;
-	c = start_of(ctx);
-	header = take(&c, EGRE6_ROOM);
-	if (!header)
-		return -1;
-	memcpy(header, e->outer.bytes, EGRE6_ROOM);
-	fill_lengths6(header, inner);
-	return 0;
+	*(word64 *)eth = LOW_FIRST(to[0], to[1], to[2], from[0]);
+	*(word32 *)((void *)eth + 8) = LOW_FIRST(from[1], from[2], 0, 0);
 }
 
 SEC("xdp.frags")
@@ -59,30 +36,46 @@ int node_in(struct xdp_md *ctx)
 {
 	struct bpf_fib_lookup q = {.ifindex = ctx->ingress_ifindex};
 	__u32 length = bpf_xdp_get_buff_len(ctx);
-	struct end_key key = {};
+	struct token *token = token_of(ctx);
+	enum entrance in = ENTERS_CLEAR;
 	struct net_device *dev;
 	struct ethhdr *eth;
 	struct cursor c;
+	struct net *net;
+	struct look l;
 	struct end *e;
+	__u32 base, tap;
+	__u64 netns;
 	void *ip;
 
-	if (!has_token(ctx))
+	if (!token)
 		return XDP_PASS;
+	base = token->base;
+	tap = token->tap;
 	dev = device_of(ctx);
+	net = dev->nd_net.net;
+	netns = net->net_cookie;
 	c = start_of(ctx);
 	eth = take_eth(&c);
 	if (!eth || !is_to(eth, dev))
 		return to_stack(ctx);
 	ip = c.at;
-	if (eth->h_proto == bpf_htons(ETH_P_IP)) {
+	l = look_at(base, netns, q.ifindex);
+	if (type_of(eth) == bpf_htons(ETH_P_IP)) {
 		if (!ask_ipv4(&c, &q, length - sizeof(*eth)))
 			return to_stack(ctx);
-	} else if (eth->h_proto == bpf_htons(ETH_P_IPV6)) {
+		if (!is_clear(&l, LOOK_IN4))
+			in = enters_ipv4(ctx, &l);
+	} else if (type_of(eth) == bpf_htons(ETH_P_IPV6)) {
 		if (!ask_ipv6(&c, &q, length - sizeof(*eth)))
 			return to_stack(ctx);
+		if (!is_clear(&l, LOOK_IN6))
+			in = enters_ipv6(ctx, &l, q.l4_protocol);
 	} else {
 		return to_stack(ctx);
 	}
+	if (in == ENTERS_NOT)
+		return to_stack(ctx);
 	/*
 	 * Success alone: no route, blackhole, unreachable, prohibit, local
 	 * delivery, forwarding off, no neighbour, too long for the route's MTU
@@ -91,37 +84,35 @@ int node_in(struct xdp_md *ctx)
 	 */
 	if (bpf_fib_lookup(ctx, &q, sizeof(q), 0) != BPF_FIB_LKUP_RET_SUCCESS || q.ifindex == ctx->ingress_ifindex)
 		return to_stack(ctx);
-	key.netns = netns_of(dev);
-	key.ifindex = q.ifindex;
-	e = bpf_map_lookup_elem(&fast_ends, &key);
-	if (!e)
+	e = end_of(base, netns, q.ifindex);
+	/* A frame with padding, which the stack takes off, may be too long but for it. */
+	if (!e || length > e->longest)
 		return to_stack(ctx);
-	if (length > e->longest) {
-		count_drop(e->slot, TUNNEL_LONG, 1);
-		return XDP_DROP;
-	}
+	l = look_at(base, netns, q.ifindex);
+	if (!is_free(&l, length) && !exits(ctx, &l, q.ifindex, length))
+		return to_stack(ctx);
 
-	if (q.family == AF_INET)
+	/* Not by the answer's family: an IPv4 packet may have an IPv6 next hop (RFC 8950). */
+	if (type_of(eth) == bpf_htons(ETH_P_IP)) {
+		if (!source_valid(ctx, net, &q, ip, e->slot, in == ENTERS_CLEAR))
+			return to_stack(ctx);
+		if (tap)
+			copy_frame(ctx, tap, TAP_TO_NODE);
 		hop_ipv4(ip);
-	else
+	} else {
+		if (tap)
+			copy_frame(ctx, tap, TAP_TO_NODE);
 		((struct ipv6hdr *)ip)->hop_limit--;
-	memcpy(eth->h_dest, q.dmac, ETH_ALEN);
-	memcpy(eth->h_source, q.smac, ETH_ALEN);
-	if ((e->kind == END_EGRE4 && wrap4(ctx, e, length)) || (e->kind == END_EGRE6 && wrap6(ctx, e, length))) {
-		count_drop(e->slot, TUNNEL_EDIT, 1);
-		return XDP_DROP;
 	}
-	count_fast(e->slot, length);
-	if (e->kind == END_LOCAL)
-		count_in(e->peer_slot, 1, length);
-	return bpf_redirect_map(&devices, e->device, 0);
+	readdress(eth, &q);
+	return leave(ctx, e, length);
 }
 
 /* Where the fast path is off. A veth without any program takes no XDP frames. */
 SEC("xdp.frags")
 int node_pass(struct xdp_md *ctx)
 {
-	if (has_token(ctx))
+	if (token_of(ctx))
 		take_token(ctx);
 	return XDP_PASS;
 }

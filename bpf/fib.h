@@ -18,10 +18,12 @@
 #define FLOWINFO_MASK 0x0fffffff /* traffic class and flow label */
 
 /*
- * ask_ports fills what routes may be spread by. ICMP's errors go by the packet
- * that they tell of, which the helper does not see.
+ * ask_ports fills what routes may be spread by, from the bytes that a packet has
+ * behind its IP header: what the kernel's flow dissector takes for ports
+ * (proto_ports_offset, include/linux/in.h). ICMP's errors go by the packet that
+ * they tell of, which the helper does not see.
  */
-static __always_inline int ask_ports(struct cursor *c, struct bpf_fib_lookup *q, __u8 protocol)
+static __always_inline int ask_ports(struct cursor *c, struct bpf_fib_lookup *q, __u8 protocol, __u32 payload)
 {
 	__be16 *ports;
 	__u8 *type;
@@ -30,14 +32,20 @@ static __always_inline int ask_ports(struct cursor *c, struct bpf_fib_lookup *q,
 	switch (protocol) {
 	case 1: /* ICMP: 0 and 8 are echoes */
 		type = take(c, 1);
-		return type && (*type == 0 || *type == 8);
+		return type && payload >= 1 && (*type == 0 || *type == 8);
 	case 58: /* ICMPv6: 128 and above are no errors; 130 to 137 are its hosts' and routers' own */
 		type = take(c, 1);
-		return type && (*type == 128 || *type == 129);
-	case 6:  /* TCP */
-	case 17: /* UDP */
+		return type && payload >= 1 && (*type == 128 || *type == 129);
+	case 51: /* AH: its index comes after four bytes of other things */
+		return 0;
+	case 6:   /* TCP */
+	case 17:  /* UDP */
+	case 33:  /* DCCP */
+	case 50:  /* ESP, its index */
+	case 132: /* SCTP */
+	case 136: /* UDP-Lite */
 		ports = take(c, 2 * sizeof(*ports));
-		if (!ports)
+		if (!ports || payload < 2 * sizeof(*ports))
 			return 0;
 		q->sport = ports[0];
 		q->dport = ports[1];
@@ -71,7 +79,7 @@ static __always_inline int ask_ipv4(struct cursor *c, struct bpf_fib_lookup *q, 
 	q->tot_len = total;
 	q->ipv4_src = ip->saddr;
 	q->ipv4_dst = ip->daddr;
-	return ask_ports(c, q, ip->protocol);
+	return ask_ports(c, q, ip->protocol, total - sizeof(*ip));
 }
 
 /* Multicast, unspecified, loopback, mapped, link-local: RFC 4291, RFC 4007. */
@@ -113,7 +121,7 @@ static __always_inline int ask_ipv6(struct cursor *c, struct bpf_fib_lookup *q, 
 	q->tot_len = payload + sizeof(*ip);
 	memcpy(q->ipv6_src, &ip->saddr, sizeof(ip->saddr));
 	memcpy(q->ipv6_dst, &ip->daddr, sizeof(ip->daddr));
-	return ask_ports(c, q, ip->nexthdr);
+	return ask_ports(c, q, ip->nexthdr, payload);
 }
 
 /* One hop on. The checksum follows as RFC 1624 says, and as the kernel does. */

@@ -21,7 +21,7 @@
 #include <linux/if_ether.h>
 #include <bpf/bpf_endian.h>
 
-#include "count.h"
+#include "skb.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 

@@ -4,7 +4,8 @@
  *
  * They outlive the programs: a new build of Trellis replaces the programs and
  * keeps the maps. So their layout is a promise; whoever changes it changes
- * layoutVersion in dataplane/pins.go too.
+ * layoutVersion in dataplane/pins.go too. Maps of the links' ends are in ends.h,
+ * those of the uplinks in uplink.bpf.c.
  */
 #pragma once
 
@@ -22,25 +23,43 @@ enum mode {
 	MODE_DIRECT = 1,   /* handed to the peer's node */
 	MODE_SHAPED = 2,   /* sent out of the peer, by way of its qdisc */
 	MODE_SWITCHED = 3, /* left to the bridge */
+	MODE_EGRE4 = 4,    /* sent to another machine, over IPv4 */
+	MODE_EGRE6 = 5,    /* over IPv6 */
 };
 
 /* One device: where its frames go, and where they are counted. */
 struct port {
-	__u32 peer; /* interface index */
+	/* The far end of its veth pair, where it can take XDP frames; ifindex 0:
+	 * it cannot. netns is the cookie of its network namespace, 0 if it is in
+	 * the root context. */
+	__u64 netns;
+	__u32 ifindex;
+
+	__u32 peer; /* interface index; of EGRE, where arriving frames go; 0: here */
 	enum mode mode;
-	__u32 slot; /* of the device in counters */
+	__u32 slot; /* of the device in counters, drops and devices */
 	__u32 peer_slot;
+	__u32 end;  /* in ends; 0: none */
+	__u32 base; /* the node's places in egress; 0: none */
+	__u32 span; /* how many */
 };
 
 /* One device's counters on one CPU, a cache line. */
 struct traffic {
-	__u64 from_packets, from_bytes; /* what the node sent */
-	__u64 to_packets, to_bytes;     /* what went its way */
-	__u64 drops[DROP_REASONS];
+	__u64 from_packets, from_bytes; /* what the node's stack sent */
+	__u64 to_packets, to_bytes;     /* what went to its stack as skbs */
+	__u64 fast_from_packets, fast_from_bytes; /* what was sent on its behalf */
+	__u64 fast_to_packets, fast_to_bytes;     /* what went its way as XDP frames */
 };
 
-_Static_assert(sizeof(struct port) == 16, "the agent shares this layout");
+/* Dropped frames of one device, of all CPUs; room for reasons to come. */
+struct dropped {
+	__u64 packets[24];
+};
+
+_Static_assert(sizeof(struct port) == 40, "the agent shares this layout");
 _Static_assert(sizeof(struct traffic) == 64, "the agent shares this layout");
+_Static_assert(DROP_REASONS * sizeof(__u64) <= sizeof(struct dropped), "every reason has its counter");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -57,3 +76,10 @@ struct {
 	__type(key, __u32); /* slot */
 	__type(value, struct traffic);
 } counters SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_PORTS);
+	__type(key, __u32); /* slot */
+	__type(value, struct dropped);
+} drops SEC(".maps");

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
  * The shortbridge: what a node sends at one port enters the node at the other
- * end of its link. One look-up, by the port; none of an address.
+ * end of its link, or the underlay on its way there. One look-up, by the port;
+ * none of an address.
  */
-#include "count.h"
+#include "encap.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -25,6 +26,7 @@ SEC("tcx/ingress")
 int port_in(struct __sk_buff *skb)
 {
 	struct port *p = port_of(skb);
+	struct end *e;
 
 	if (!p)
 		return drop(skb, 0, DROP_UNJOINED);
@@ -37,6 +39,14 @@ int port_in(struct __sk_buff *skb)
 		count_to(skb, p->peer_slot);
 		skb->mark = MARK_WIRE;
 		return bpf_redirect(p->peer, 0);
+	case MODE_EGRE4:
+	case MODE_EGRE6:
+		e = end_at(p->end);
+		if (e && e->mode == MODE_EGRE4)
+			return send_egre(skb, e, MODE_EGRE4);
+		if (e && e->mode == MODE_EGRE6)
+			return send_egre(skb, e, MODE_EGRE6);
+		return drop(skb, p->slot, DROP_UNJOINED);
 	default:
 		return drop(skb, p->slot, DROP_UNJOINED);
 	}

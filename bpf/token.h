@@ -12,29 +12,36 @@
 
 #define TOKEN 0x74726c66
 
-static __always_inline int has_token(const struct xdp_md *ctx)
-{
-	__u32 *token = (void *)(long)ctx->data_meta;
+struct token {
+	__u32 token;
+	__u32 base; /* where egress (ends.h) may have the node's ends: a hint */
+	__u32 tap;  /* the slot of the port that the frame arrives by, if copies are wanted; else 0 */
+};
 
-	return (void *)(token + 1) <= (void *)(long)ctx->data && *token == TOKEN;
+/* The frame's token, NULL if it has none. */
+static __always_inline struct token *token_of(const struct xdp_md *ctx)
+{
+	struct token *t = (void *)(long)ctx->data_meta;
+
+	return (void *)(t + 1) <= (void *)(long)ctx->data && t->token == TOKEN ? t : 0;
 }
 
 /* give_token returns 0, or -1 if there is no room. Moves the bounds. */
-static __always_inline int give_token(struct xdp_md *ctx)
+static __always_inline int give_token(struct xdp_md *ctx, __u32 base, __u32 tap)
 {
-	__u32 *token;
+	struct token *t;
 
-	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(*token)))
+	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(*t)))
 		return -1;
-	token = (void *)(long)ctx->data_meta;
-	if ((void *)(token + 1) > (void *)(long)ctx->data)
+	t = (void *)(long)ctx->data_meta;
+	if ((void *)(t + 1) > (void *)(long)ctx->data)
 		return -1;
-	*token = TOKEN;
+	*t = (struct token){TOKEN, base, tap};
 	return 0;
 }
 
 /* Moves the bounds. */
 static __always_inline int take_token(struct xdp_md *ctx)
 {
-	return bpf_xdp_adjust_meta(ctx, sizeof(__u32));
+	return bpf_xdp_adjust_meta(ctx, sizeof(struct token));
 }

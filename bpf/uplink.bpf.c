@@ -4,29 +4,95 @@
  * on to the port that their addresses and key stand for, and so into the node.
  * What is not GRE, or not for an address of ours, is the host's.
  */
-#include "token.h"
-#include "tunnel.h"
+#include <linux/in6.h>
+
+#include "ecn.h"
+#include "ends.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* Addresses of one uplink. */
+#define MAX_ADDRESSES 16
+
+/* Where the frames with a key go, and what else they must show to get in. */
+struct arrival {
+	struct in6_addr remote, local; /* IPv4 as ::ffff:a.b.c.d */
+	__u32 slot;    /* of the port, in devices and counters */
+	__u32 base;    /* of its node, in egress */
+	__u32 longest; /* inner frame, bytes */
+	__u32 tap;     /* its slot again, if copies are wanted of what arrives; else 0 */
+};
+
+/* How an uplink's program is attached. */
+enum uplink_mode {
+	UPLINK_NATIVE = 1,  /* in its driver */
+	UPLINK_GENERIC = 2, /* behind it */
+};
+
+struct uplink {
+	__u32 slot;
+	enum uplink_mode mode;
+	__u32 count; /* of addresses */
+	__u32 marked; /* it has to be told of encapsulation: see encap.h */
+	struct in6_addr address[MAX_ADDRESSES]; /* that tunnels end at */
+};
+
+_Static_assert(sizeof(struct arrival) == 48, "the agent shares this layout");
+_Static_assert(sizeof(struct uplink) == 272, "the agent shares this layout");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_PORTS);
+	__type(key, __be32); /* of GRE */
+	__type(value, struct arrival);
+} arrivals SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 64);
+	__type(key, __u32); /* interface index */
+	__type(value, struct uplink);
+} uplinks SEC(".maps");
+
+/* The addresses of all uplinks: whichever a frame comes in by. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 64 * MAX_ADDRESSES);
+	__type(key, struct in6_addr);
+	__type(value, __u32);
+} locals SEC(".maps");
 
 /*
  * The outer headers of a packet, as far as they are read. The fault is kept
  * until the frame is known to be for us.
  */
 struct received {
-	struct arrival_key key;
+	struct in6_addr remote, local;
 	__u32 before; /* bytes up to the inner frame */
 	__u32 packet; /* bytes of the outer Ethernet header and packet, as it says */
-	int fault;    /* enum tunnel_drop, or SOUND */
+	int fault;    /* enum drop_reason, or SOUND */
+	int marked;   /* the underlay is congested */
 };
 
 #define SOUND -1
 
-static __noinline int reject(const struct in6_addr *local, enum tunnel_drop why)
+static __noinline int reject(const struct xdp_md *ctx, const struct in6_addr *local, enum drop_reason why)
 {
+	__u32 ifindex = ctx->ingress_ifindex;
+	struct uplink *u;
+	struct dropped *d;
+	__u32 slot;
+
 	if (!local || !bpf_map_lookup_elem(&locals, local))
 		return XDP_PASS;
-	count_drop(0, why, 1);
+	u = bpf_map_lookup_elem(&uplinks, &ifindex);
+	slot = u ? u->slot : 0;
+	d = bpf_map_lookup_elem(&drops, &slot);
+	if (d && why < DROP_REASONS)
+		__sync_fetch_and_add(&d->packets[why], 1);
 	return XDP_DROP;
 }
 
@@ -36,6 +102,12 @@ static __always_inline void map_ipv4(struct in6_addr *to, __be32 address)
 	to->s6_addr32[3] = address;
 }
 
+static __always_inline int same(const struct in6_addr *a, const struct in6_addr *b)
+{
+	return a->s6_addr32[3] == b->s6_addr32[3] && a->s6_addr32[2] == b->s6_addr32[2] &&
+	       a->s6_addr32[1] == b->s6_addr32[1] && a->s6_addr32[0] == b->s6_addr32[0];
+}
+
 /* read4 and read6 return whether the packet is GRE. */
 static __always_inline int read4(struct cursor *c, struct received *r)
 {
@@ -43,16 +115,17 @@ static __always_inline int read4(struct cursor *c, struct received *r)
 
 	if (!ip || ip->protocol != PROTOCOL_GRE)
 		return 0;
-	map_ipv4(&r->key.remote, ip->saddr);
-	map_ipv4(&r->key.local, ip->daddr);
+	map_ipv4(&r->remote, ip->saddr);
+	map_ipv4(&r->local, ip->daddr);
+	r->marked = marked4(ip);
 	r->before = EGRE4_ROOM;
 	r->packet = sizeof(struct ethhdr) + bpf_ntohs(ip->tot_len);
 	if (ip->ihl != 5)
-		r->fault = TUNNEL_OPTIONS;
+		r->fault = DROP_OPTIONS;
 	else if (!ipv4_intact(ip))
-		r->fault = TUNNEL_CHECKSUM;
+		r->fault = DROP_CHECKSUM;
 	else if (ip->frag_off & bpf_htons(IPV4_FRAGMENT))
-		r->fault = TUNNEL_FRAGMENT;
+		r->fault = DROP_FRAGMENT;
 	return 1;
 }
 
@@ -63,20 +136,21 @@ static __always_inline int read6(struct cursor *c, struct received *r)
 
 	if (!ip)
 		return 0;
-	r->key.remote = ip->saddr;
-	r->key.local = ip->daddr;
+	r->remote = ip->saddr;
+	r->local = ip->daddr;
+	r->marked = marked6(ip);
 	r->before = EGRE6_ROOM;
 	r->packet = sizeof(struct ethhdr) + sizeof(*ip) + bpf_ntohs(ip->payload_len);
 	switch (ip->nexthdr) {
 	case PROTOCOL_GRE:
 		return 1;
 	case 44: /* a fragment; what follows is its first byte, as in the others */
-		r->fault = TUNNEL_FRAGMENT;
+		r->fault = DROP_FRAGMENT;
 		break;
 	case 0:  /* hop-by-hop options */
 	case 43: /* routing */
 	case 60: /* destination options */
-		r->fault = TUNNEL_OPTIONS;
+		r->fault = DROP_OPTIONS;
 		break;
 	default:
 		return 0;
@@ -90,13 +164,13 @@ static __always_inline int gre_fault(const struct gre *gre)
 	__u16 flags = bpf_ntohs(gre->flags);
 
 	if (flags & GRE_VERSION)
-		return TUNNEL_VERSION;
+		return DROP_VERSION;
 	if (!(flags & GRE_KEYED))
-		return TUNNEL_KEYLESS;
+		return DROP_KEYLESS;
 	if (flags != GRE_KEYED)
-		return TUNNEL_FLAGS;
+		return DROP_FLAGS;
 	if (gre->protocol != bpf_htons(GRE_ETHERNET))
-		return TUNNEL_PROTOCOL;
+		return DROP_PROTOCOL;
 	return SOUND;
 }
 
@@ -110,46 +184,55 @@ int uplink_in(struct xdp_md *ctx)
 	struct arrival *a;
 	struct gre *gre;
 	__u32 inner;
+	__be32 key;
 
 	if (!eth)
 		return XDP_PASS;
-	if (eth->h_proto == bpf_htons(ETH_P_IP)) {
+	if (type_of(eth) == bpf_htons(ETH_P_IP)) {
 		if (!read4(&c, &r))
 			return XDP_PASS;
-	} else if (eth->h_proto == bpf_htons(ETH_P_IPV6)) {
+	} else if (type_of(eth) == bpf_htons(ETH_P_IPV6)) {
 		if (!read6(&c, &r))
 			return XDP_PASS;
 	} else {
 		return XDP_PASS;
 	}
 	if (r.fault != SOUND)
-		return reject(&r.key.local, r.fault);
+		return reject(ctx, &r.local, r.fault);
 	if (r.packet > length)
-		return reject(&r.key.local, TUNNEL_LENGTH);
+		return reject(ctx, &r.local, DROP_LENGTH);
 	gre = take(&c, sizeof(*gre));
 	if (!gre || r.packet < r.before)
-		return reject(&r.key.local, TUNNEL_RUNT);
+		return reject(ctx, &r.local, DROP_RUNT);
 	r.fault = gre_fault(gre);
 	if (r.fault != SOUND)
-		return reject(&r.key.local, r.fault);
+		return reject(ctx, &r.local, r.fault);
 	if (r.packet < r.before + sizeof(struct ethhdr))
-		return reject(&r.key.local, TUNNEL_RUNT);
-	r.key.key = gre->key;
-	a = bpf_map_lookup_elem(&arrivals, &r.key);
-	if (!a)
-		return reject(&r.key.local, TUNNEL_UNKNOWN);
+		return reject(ctx, &r.local, DROP_RUNT);
+	key = gre->key;
+	a = bpf_map_lookup_elem(&arrivals, &key);
+	if (!a || !same(&a->remote, &r.remote) || !same(&a->local, &r.local))
+		return reject(ctx, &r.local, DROP_UNKNOWN_PEER);
 
 	inner = r.packet - r.before;
 	if (inner > a->longest) {
-		count_drop(a->slot, TUNNEL_LONG, 1);
+		count_drop(a->slot, DROP_LONG, 1);
 		return XDP_DROP;
 	}
 	/* Padding of the outer frame is none of the inner one's. */
 	if ((length > r.packet && bpf_xdp_adjust_tail(ctx, (int)r.packet - (int)length)) ||
-	    bpf_xdp_adjust_head(ctx, r.before) || give_token(ctx)) {
-		count_drop(a->slot, TUNNEL_EDIT, 1);
+	    bpf_xdp_adjust_head(ctx, r.before) || give_token(ctx, a->base, a->tap)) {
+		count_drop(a->slot, DROP_UNEDITABLE, 1);
 		return XDP_DROP;
 	}
-	count_in(a->slot, 1, inner);
-	return bpf_redirect_map(&devices, a->port, 0);
+	if (r.marked && take_mark(ctx)) {
+		count_drop(a->slot, DROP_CONGESTION, 1);
+		return XDP_DROP;
+	}
+	if (bpf_redirect_map(&devices, a->slot, XDP_DROP) != XDP_REDIRECT) {
+		count_drop(a->slot, DROP_UNJOINED, 1);
+		return XDP_DROP;
+	}
+	count_fast_to(a->slot, inner);
+	return XDP_REDIRECT;
 }

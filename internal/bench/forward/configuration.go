@@ -9,15 +9,16 @@ import (
 
 // Names of configurations.
 const (
-	Native      = "native"       // the machine's own stack
-	XDPNative   = "xdp-native"   // XDP with the machine's FIB
-	VethBridge  = "veth-bridge"  // a bridge and a veth pair on both sides of a router
-	VethMirred  = "veth-mirred"  // tc mirred and a veth pair on both sides
-	VXLANBridge = "vxlan-bridge" // a VXLAN tunnel in front of each bridge
-	VXLANMirred = "vxlan-mirred" // a VXLAN tunnel, stitched to the veth pair by tc mirred
-	Shortbridge = "shortbridge"  // Trellis's port programs on both sides, no tunnel
-	EGREStack   = "egre-stack"   // Trellis's tunnels on both sides, the router's own stack between
-	EGREFast    = "egre-fast"    // Trellis's tunnels and its fast path
+	Native      = "native"         // the machine's own stack
+	XDPNative   = "xdp-native"     // XDP with the machine's FIB
+	VethBridge  = "veth-bridge"    // a bridge and a veth pair on both sides of a router
+	VethMirred  = "veth-mirred"    // tc mirred and a veth pair on both sides
+	VXLANBridge = "vxlan-bridge"   // a VXLAN tunnel in front of each bridge
+	VXLANMirred = "vxlan-mirred"   // a VXLAN tunnel, stitched to the veth pair by tc mirred
+	Shortbridge = "shortbridge"    // Trellis's port programs on both sides, no tunnel
+	EGREStack   = "egre-stack"     // Trellis's tunnels on both sides, the router's own stack between
+	EGREFast    = "egre-fast"      // Trellis's tunnels and its fast path
+	EGREFast100 = "egre-fast-100k" // the same with 100,000 routes in the router's FIB
 
 	// The sink at the card, without a tunnel, with the headers of VXLAN and of
 	// EGRE: what everything else has on top.
@@ -34,7 +35,7 @@ const MaxRouters = 60
 
 // names are the configurations in the order of documents; rows of routers
 // besides.
-var names = []string{Native, XDPNative, VethBridge, VethMirred, VXLANMirred, VXLANBridge, Shortbridge, EGREStack, EGREFast}
+var names = []string{Native, XDPNative, VethBridge, VethMirred, VXLANMirred, VXLANBridge, Shortbridge, EGREStack, EGREFast, EGREFast100}
 
 var generators = []string{generatorOnly, generatorVXLAN, generatorEGRE}
 
@@ -52,6 +53,7 @@ type configuration struct {
 	wrap       wrap   // the tunnel on both sides; nil: none
 	generator  string // the configuration that generates and counts such frames alone
 	sinkAtCard bool
+	routes     int // in each router's FIB, besides those that are needed
 	// join does what the root context does between its cards and the routers'
 	// ports, in the root context.
 	join func(r *rig) error
@@ -96,6 +98,8 @@ func lookUp(name string) (*configuration, error) {
 		return &configuration{name: name, routers: 1, generator: generatorOnly, join: shortbridges}, nil
 	case EGREStack:
 		return &configuration{name: name, routers: 1, wrap: egreFrame, generator: generatorEGRE, join: egre(false)}, nil
+	case EGREFast100:
+		return &configuration{name: name, routers: 1, wrap: egreFrame, generator: generatorEGRE, routes: manyRoutes, join: egre(true)}, nil
 	case EGREFast:
 		return &configuration{name: name, routers: 1, wrap: egreFrame, generator: generatorEGRE, join: egre(true)}, nil
 	}

@@ -6,44 +6,55 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"trellis/internal/substrate/tunnel"
+	"trellis/internal/substrate/dataplane"
 )
+
+// Where the data plane of a rig has its pins, in the mount namespace of the rig's
+// root context, and what its network is called.
+const pins, tenant = "/run/bpf", "forward"
+
+// openPlane opens the rig's data plane, which lives as long as the rig.
+func (r *rig) openPlane() (*dataplane.Dataplane, error) {
+	if err := dataplane.Mount(pins); err != nil {
+		return nil, err
+	}
+	d, err := dataplane.Open(pins)
+	if err == nil {
+		r.hold(d)
+	}
+	return d, err
+}
 
 // egre joins the cards with the first and the last router by Trellis's EGRE
 // tunnels, and the routers with each other; with fast, Trellis forwards on the
 // routers' behalf, else their own stacks do.
 func egre(fast bool) func(*rig) error {
 	return func(r *rig) error {
-		t, err := tunnel.Open()
+		d, err := r.openPlane()
 		if err != nil {
 			return err
 		}
-		r.hold(t)
-		in, err := netlink.LinkByName(inCard)
-		if err != nil {
-			return err
-		}
-		out, err := netlink.LinkByName(outCard)
-		if err != nil {
-			return err
-		}
-		for _, u := range []tunnel.Uplink{
-			{Index: in.Attrs().Index, Addrs: []netip.Addr{tunnelIn}},
-			{Index: out.Attrs().Index, Addrs: []netip.Addr{tunnelOut}},
-		} {
-			if err := t.AttachUplink(u); err != nil {
+		cards := map[string]int{}
+		for name, end := range map[string]netip.Addr{inCard: tunnelIn, outCard: tunnelOut} {
+			l, err := netlink.LinkByName(name)
+			if err != nil {
+				return err
+			}
+			cards[name] = l.Attrs().Index
+			_, err = d.AttachUplink(dataplane.Uplink{Name: name, Index: cards[name], Addrs: []netip.Addr{end}, XDP: dataplane.Native})
+			if err != nil {
 				return err
 			}
 		}
 		ports := make([]int, 0, 2*len(r.routers)) // in, out, in, out, …
 		for i := range r.routers {
 			for _, p := range [][2]string{{inPort(i), routerIn}, {outPort(i), routerOut}} {
-				index, err := r.attachPort(t, i, p[0], p[1])
+				index, err := r.attachPort(d, i, p[0], p[1])
 				if err != nil {
 					return err
 				}
 				if fast {
-					if err := t.SetFast(index, true); err != nil {
+					if err := d.SetFast(tenant, p[0], true); err != nil {
 						return err
 					}
 				}
@@ -51,20 +62,20 @@ func egre(fast bool) func(*rig) error {
 			}
 		}
 		for i := 1; i+1 < len(ports); i += 2 {
-			if err := t.Join(ports[i], ports[i+1], routerMTU); err != nil {
+			if err := d.Join(dataplane.End{Index: ports[i]}, dataplane.End{Index: ports[i+1]}); err != nil {
 				return err
 			}
 		}
-		for port, path := range map[int]tunnel.Path{
+		for port, path := range map[int]dataplane.Path{
 			ports[0]: {
-				Uplink: in.Attrs().Index, Source: inMAC, NextHop: genMAC, Local: tunnelIn, Remote: tunnelFrom, Key: inTunnelID,
+				Uplink: cards[inCard], Source: inMAC, NextHop: genMAC, Local: tunnelIn, Remote: tunnelFrom, Key: inTunnelID,
 			},
 			ports[len(ports)-1]: {
-				Uplink: out.Attrs().Index, Source: outMAC, NextHop: sinkMAC, Local: tunnelOut, Remote: tunnelTo, Key: outTunnelID,
+				Uplink: cards[outCard], Source: outMAC, NextHop: sinkMAC, Local: tunnelOut, Remote: tunnelTo, Key: outTunnelID,
 			},
 		} {
 			path.UnderlayMTU, path.LinkMTU = cardMTU, routerMTU
-			if err := t.Connect(port, path); err != nil {
+			if err := d.Connect(port, 0, path); err != nil {
 				return err
 			}
 		}
@@ -72,22 +83,26 @@ func egre(fast bool) func(*rig) error {
 	}
 }
 
-// attachPort hands a port of router i to the tunnels, and gives its index.
-func (r *rig) attachPort(t *tunnel.Tunnel, i int, device, inside string) (int, error) {
+// attachPort hands a port of router i to the data plane, and gives its index.
+func (r *rig) attachPort(d *dataplane.Dataplane, i int, device, inside string) (int, error) {
 	l, err := netlink.LinkByName(device)
 	if err != nil {
 		return 0, fmt.Errorf("find the port %s: %w", device, err)
 	}
-	p := tunnel.Port{Index: l.Attrs().Index, Node: r.routers[i].NS}
+	index := l.Attrs().Index
+	if err := d.Attach(tenant, device, index, dataplane.Port); err != nil {
+		return 0, err
+	}
+	end := dataplane.Inner{Node: fmt.Sprintf("%s/r%d", tenant, i), NS: r.routers[i].NS}
 	err = r.routers[i].Do(func() error {
 		l, err := netlink.LinkByName(inside)
 		if err == nil {
-			p.NodeIndex = l.Attrs().Index
+			end.Index = l.Attrs().Index
 		}
 		return err
 	})
 	if err != nil {
 		return 0, fmt.Errorf("find %s of router %d: %w", inside, i, err)
 	}
-	return p.Index, t.AttachPort(p)
+	return index, d.AttachInner(tenant, device, end)
 }

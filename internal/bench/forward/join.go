@@ -183,21 +183,16 @@ func addTunnel(name string, vni int, card string, local, remote netip.Addr, remo
 // card's driver sends what goes to it, so that it counts as shaped, without a
 // qdisc; between routers frames go directly.
 func shortbridges(r *rig) error {
-	const pins, network = "/run/bpf", "forward"
-	if err := dataplane.Mount(pins); err != nil {
-		return err
-	}
-	d, err := dataplane.Open(pins)
+	d, err := r.openPlane()
 	if err != nil {
 		return err
 	}
-	r.hold(d)
 	end := func(device string, card bool) (dataplane.End, error) {
 		l, err := netlink.LinkByName(device)
 		if err != nil {
 			return dataplane.End{}, fmt.Errorf("find %s: %w", device, err)
 		}
-		return dataplane.End{Index: l.Attrs().Index, Shaped: card}, d.Attach(network, device, l.Attrs().Index, dataplane.Port)
+		return dataplane.End{Index: l.Attrs().Index, Shaped: card}, d.Attach(tenant, device, l.Attrs().Index, dataplane.Port)
 	}
 	from, card := inCard, true
 	for i := range len(r.routers) + 1 {

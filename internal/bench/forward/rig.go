@@ -105,6 +105,11 @@ func (r *rig) build(c *configuration) error {
 	if err := r.root.Do(func() error { return c.join(r) }); err != nil {
 		return err
 	}
+	for _, s := range r.routers {
+		if err := fill(s, c.routes); err != nil {
+			return err
+		}
+	}
 	r.meter.outside = r.outside
 	r.meter.send, r.meter.expect = c.frames(r)
 	if c.sinkAtCard {

@@ -12,10 +12,10 @@ import (
 )
 
 // anchor is what keeps a program at a hook of a device, as its pin tells: a
-// bpf_link (tcx), or on kernels without tcx a filter (clsact).
+// bpf_link (tcx or XDP), or on kernels without tcx a filter (clsact).
 type anchor struct {
 	path    string
-	index   int // of the device; 0: the device is gone, and the anchor without effect
+	index   int // of the device, in its namespace; 0: the device is gone, and the anchor without effect
 	attach  ebpf.AttachType
 	program ebpf.ProgramID // 0: there is none at the hook any more
 	link    link.Link      // nil: a filter
@@ -53,14 +53,21 @@ func (a *anchor) update(p *ebpf.Program) error {
 	return putFilter(a.index, a.attach, p)
 }
 
-// remove takes the program from its hook, and the pin away.
+// remove takes the program from its hook, and the pin away. A link would go with
+// its pin, but a grace period later, and keep the hook from others until then.
 func (a *anchor) remove() error {
-	if a.link == nil && a.index != 0 {
-		if err := deleteFilter(a.index, a.attach); err != nil {
-			return err
+	if a.index != 0 {
+		var err error
+		if a.link == nil {
+			err = deleteFilter(a.index, a.attach)
+		} else {
+			err = a.link.Detach()
+		}
+		if err != nil {
+			return fmt.Errorf("take the program of %s off: %w", a.path, err)
 		}
 	}
-	return unpin(a.path) // with it goes a link
+	return unpin(a.path)
 }
 
 // Close lets go of the descriptor.

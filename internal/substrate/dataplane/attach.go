@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -42,8 +41,11 @@ type Attachment struct {
 	VNet, Device string
 	Index        int // of the interface; 0: the device is gone, Remove forgets it
 	Role         Role
-	Peer         int // interface index of the joint's other end; 0: none
+	Peer         int // interface index of the joint's other end; of a path, the port that arriving frames go to, if another; 0: none
 	Mode         Mode
+	Path         *Path // of modes EGRE4 and EGRE6
+	Inner        bool  // the far end of the pair takes XDP frames
+	Fast         bool  // and forwards them on its node's behalf
 }
 
 // Attach puts the programs of the role on a device, which should be down: until
@@ -76,8 +78,10 @@ func (d *Dataplane) attach(vnet, device string, ifindex int, role Role) error {
 		}
 	}
 	if role == Bridge {
-		if err := detach(in + outSuffix); err != nil {
-			return err
+		for _, suffix := range suffixes {
+			if err := detach(in + suffix); err != nil {
+				return err
+			}
 		}
 	}
 	// Until it is entered, and while its entry is of another role, the programs
@@ -121,25 +125,29 @@ func (d *Dataplane) register(ifindex int, role Role) error {
 	}
 	switch {
 	case !ok:
-		slot, err := d.slots.get()
+		slot, err := d.newSlot(ifindex)
 		if err != nil {
 			return err
 		}
-		if err := d.clear(slot); err != nil {
+		entry = portProgsPort{Slot: slot}
+	case role == Port && Mode(entry.Mode) != Switched:
+		return nil // joined already, or not yet
+	case Mode(entry.Mode) == mode:
+		return nil
+	default:
+		if err := d.unjoin(ifindex); err != nil {
 			return err
 		}
-		entry = portProgsPort{Slot: slot}
-	case role == Port && (entry.Mode == portProgsMode(Direct) || entry.Mode == portProgsMode(Shaped)):
-		return nil // joined already
-	case entry.Mode == portProgsMode(mode):
-		return nil
+		if entry, _, err = d.entry(ifindex); err != nil {
+			return err
+		}
 	}
-	entry.Mode, entry.Peer, entry.PeerSlot = portProgsMode(mode), 0, 0
+	entry.Mode = portProgsMode(mode)
 	return d.setEntry(ifindex, entry)
 }
 
 func (d *Dataplane) entry(ifindex int) (e portProgsPort, ok bool, err error) {
-	switch err = d.ports.Lookup(uint32(ifindex), &e); {
+	switch err = d.maps["ports"].Lookup(uint32(ifindex), &e); {
 	case errors.Is(err, ebpf.ErrKeyNotExist):
 		return e, false, nil
 	case err != nil:
@@ -149,7 +157,7 @@ func (d *Dataplane) entry(ifindex int) (e portProgsPort, ok bool, err error) {
 }
 
 func (d *Dataplane) setEntry(ifindex int, e portProgsPort) error {
-	if err := d.ports.Put(uint32(ifindex), e); err != nil {
+	if err := d.maps["ports"].Put(uint32(ifindex), e); err != nil {
 		return fmt.Errorf("set the entry of device %d: %w", ifindex, err)
 	}
 	return nil
@@ -176,7 +184,7 @@ func (d *Dataplane) Read(vnets ...string) ([]Attachment, error) {
 			return nil, err
 		}
 		for _, pin := range pins {
-			if strings.HasSuffix(pin, outSuffix) {
+			if deviceOf(pin) != pin {
 				continue
 			}
 			a, whole, err := d.attachment(vnet, pin)
@@ -188,6 +196,19 @@ func (d *Dataplane) Read(vnets ...string) ([]Attachment, error) {
 			}
 			if e, ok := entries[uint32(a.Index)]; ok {
 				a.Peer, a.Mode = int(e.Peer), Mode(e.Mode)
+				if a.Mode.crosses() {
+					end, err := d.end(e.End)
+					if err != nil {
+						return nil, err
+					}
+					path := end.path()
+					a.Path = &path
+				}
+			}
+			if slices.Contains(pins, pin+xdpSuffix) {
+				if a.Inner, a.Fast, err = d.innerOf(vnet, pin); err != nil {
+					return nil, err
+				}
 			}
 			found = append(found, a)
 		}
@@ -245,7 +266,7 @@ func (d *Dataplane) Remove(vnet string, devices ...string) error {
 			return err
 		}
 		for _, p := range pins {
-			devices = append(devices, strings.TrimSuffix(p, outSuffix))
+			devices = append(devices, deviceOf(p))
 		}
 		slices.Sort(devices)
 		devices = slices.Compact(devices)
@@ -264,7 +285,10 @@ func (d *Dataplane) Remove(vnet string, devices ...string) error {
 			errs = append(errs, err)
 			continue
 		}
-		errs = append(errs, detach(path+outSuffix), detach(path))
+		for _, suffix := range suffixes {
+			errs = append(errs, detach(path+suffix))
+		}
+		errs = append(errs, detach(path))
 	}
 	errs = append(errs, d.forget(indexes))
 	if all {
@@ -350,14 +374,14 @@ func (d *Dataplane) forget(indexes []int) error {
 	for _, i := range indexes {
 		delete(alive, uint32(i))
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	return d.forgetExcept(alive)
 }
 
 // forgetExcept removes the entries of devices that are not alive, and parts
 // those that were joined with them.
 func (d *Dataplane) forgetExcept(alive map[uint32]bool) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	entries, err := d.entries()
 	if err != nil {
 		return err
@@ -371,10 +395,26 @@ func (d *Dataplane) forgetExcept(alive map[uint32]bool) error {
 			}
 			continue
 		}
-		if err := d.ports.Delete(index); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("forget device %d: %w", index, err)
+		if err := d.forgetPort(index, entry); err != nil {
+			return err
 		}
-		d.slots.put(entry.Slot)
 	}
 	return nil
+}
+
+// forgetPort removes all that the maps have of a port.
+func (d *Dataplane) forgetPort(index uint32, entry portProgsPort) error {
+	if err := d.disconnect(index, entry); err != nil {
+		return err
+	}
+	if err := d.release(index, entry); err != nil {
+		return err
+	}
+	if err := d.maps.remove("ports", index); err != nil {
+		return fmt.Errorf("forget device %d: %w", index, err)
+	}
+	if entry.End != 0 {
+		d.places.put(entry.End)
+	}
+	return d.freeSlot(entry.Slot)
 }

@@ -88,8 +88,8 @@ func TestTCPBeatsPlainVeth(t *testing.T) {
 			for i := range routers + 1 {
 				a, b := plain[i], plain[i+1]
 				nstest.Sh(t, fmt.Sprintf("ip link add v0 netns %d type veth peer name v1 netns %d", a.Pid, b.Pid))
-				a.Must(t, "ip link set v0 name right; ethtool -K right tx off; ip link set right up")
-				b.Must(t, "ip link set v1 name left; ethtool -K left tx off; ip link set left up")
+				a.Must(t, "ip link set v0 name right && ethtool -K right tx off && ip link set right up")
+				b.Must(t, "ip link set v1 name left && ethtool -K left tx off && ip link set left up")
 			}
 			address(t, plain)
 			best := 0.0

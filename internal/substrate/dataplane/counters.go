@@ -18,8 +18,26 @@ const (
 	// A LAN's frame was about to enter the root context's stack; counted at
 	// the bridge. Each broadcast has such a copy.
 	DropToRoot DropReason = "to-root"
-	// The frame could not be edited: too short, or no memory.
+	// The frame could not be edited: too short, no room, or no memory.
 	DropUneditable DropReason = "uneditable"
+
+	// Of what comes from the underlay; counted at the uplink:
+	DropUnknownPeer DropReason = "unknown-peer"   // no link has this source, destination and key
+	DropVersion     DropReason = "gre-version"    // not 0
+	DropKeyless     DropReason = "gre-keyless"    // no key
+	DropFlags       DropReason = "gre-flags"      // checksum, routing, sequence or reserved bits
+	DropProtocol    DropReason = "gre-protocol"   // GRE, but not of Ethernet
+	DropFragment    DropReason = "outer-fragment" // the outer packet is one
+	DropOptions     DropReason = "outer-options"  // or extension headers
+	DropChecksum    DropReason = "outer-checksum" // of the outer IPv4 header, is wrong
+	DropLength      DropReason = "outer-length"   // the outer packet says it is longer than it is
+	DropRunt        DropReason = "runt"           // too short for GRE and an Ethernet header
+
+	DropLong   DropReason = "too-long"       // longer than the link, or the path, carries
+	DropTags   DropReason = "too-many-tags"  // more than three VLAN tags
+	DropNested DropReason = "nested-offload" // a super-packet of a tunnel that the node itself has made
+	// The underlay marked it as congested, and its sender knows no ECN (RFC 6040).
+	DropCongestion DropReason = "congestion"
 )
 
 // dropReasons names the reasons in the order of their numbers.
@@ -28,6 +46,21 @@ var dropReasons = [portProgsDropReasonDROP_REASONS]DropReason{
 	portProgsDropReasonDROP_FROM_ROOT:  DropFromRoot,
 	portProgsDropReasonDROP_TO_ROOT:    DropToRoot,
 	portProgsDropReasonDROP_UNEDITABLE: DropUneditable,
+
+	portProgsDropReasonDROP_UNKNOWN_PEER: DropUnknownPeer,
+	portProgsDropReasonDROP_VERSION:      DropVersion,
+	portProgsDropReasonDROP_KEYLESS:      DropKeyless,
+	portProgsDropReasonDROP_FLAGS:        DropFlags,
+	portProgsDropReasonDROP_PROTOCOL:     DropProtocol,
+	portProgsDropReasonDROP_FRAGMENT:     DropFragment,
+	portProgsDropReasonDROP_OPTIONS:      DropOptions,
+	portProgsDropReasonDROP_CHECKSUM:     DropChecksum,
+	portProgsDropReasonDROP_LENGTH:       DropLength,
+	portProgsDropReasonDROP_RUNT:         DropRunt,
+	portProgsDropReasonDROP_LONG:         DropLong,
+	portProgsDropReasonDROP_TAGS:         DropTags,
+	portProgsDropReasonDROP_NESTED:       DropNested,
+	portProgsDropReasonDROP_CONGESTION:   DropCongestion,
 }
 
 // PortCounters counts the frames of one device since it was attached. Packets
@@ -39,11 +72,15 @@ var dropReasons = [portProgsDropReasonDROP_REASONS]DropReason{
 type PortCounters struct {
 	FromNodePackets, FromNodeBytes uint64
 	ToNodePackets, ToNodeBytes     uint64
-	Drops                          map[DropReason]uint64 // packets; those with none are left out
+	// Of these, XDP frames: what the fast path has sent on the node's behalf, and
+	// what arrived at the node's end from the underlay or a neighbour's fast path.
+	FastFromNodePackets, FastFromNodeBytes uint64
+	FastToNodePackets, FastToNodeBytes     uint64
+	Drops                                  map[DropReason]uint64 // packets; those with none are left out
 }
 
 // Counters reads the counters of all devices, by interface index. Index 0 has
-// what no device can be charged with.
+// what no device can be charged with. Uplinks' drops are in [Dataplane.Uplinks].
 func (d *Dataplane) Counters() (map[int]PortCounters, error) {
 	entries, err := d.entries()
 	if err != nil {
@@ -53,38 +90,81 @@ func (d *Dataplane) Counters() (map[int]PortCounters, error) {
 	counted := make(map[int]PortCounters, len(entries))
 	for index, e := range entries {
 		var cpus []portProgsTraffic
-		if err := d.counters.Lookup(e.Slot, &cpus); err != nil {
+		if err := d.maps["counters"].Lookup(e.Slot, &cpus); err != nil {
 			return nil, fmt.Errorf("read the counters of device %d: %w", index, err)
 		}
-		counted[int(index)] = sum(cpus)
+		c := sum(cpus)
+		if c.Drops, err = d.dropped(e.Slot); err != nil {
+			return nil, fmt.Errorf("device %d: %w", index, err)
+		}
+		counted[int(index)] = c
 	}
 	return counted, nil
 }
 
 func sum(cpus []portProgsTraffic) PortCounters {
-	c := PortCounters{Drops: map[DropReason]uint64{}}
+	var c PortCounters
 	for _, t := range cpus {
-		c.FromNodePackets += t.FromPackets
-		c.FromNodeBytes += t.FromBytes
-		c.ToNodePackets += t.ToPackets
-		c.ToNodeBytes += t.ToBytes
-		for i, n := range t.Drops {
-			if n != 0 {
-				c.Drops[dropReasons[i]] += n
-			}
-		}
+		c.FromNodePackets += t.FromPackets + t.FastFromPackets
+		c.FromNodeBytes += t.FromBytes + t.FastFromBytes
+		c.ToNodePackets += t.ToPackets + t.FastToPackets
+		c.ToNodeBytes += t.ToBytes + t.FastToBytes
+		c.FastFromNodePackets += t.FastFromPackets
+		c.FastFromNodeBytes += t.FastFromBytes
+		c.FastToNodePackets += t.FastToPackets
+		c.FastToNodeBytes += t.FastToBytes
 	}
 	return c
 }
 
-// clear zeroes a slot that another device had.
-func (d *Dataplane) clear(slot uint32) error {
+// dropped reads what was dropped, by the slot of a device.
+func (d *Dataplane) dropped(slot uint32) (map[DropReason]uint64, error) {
+	var each portProgsDropped
+	if err := d.maps["drops"].Lookup(slot, &each); err != nil {
+		return nil, fmt.Errorf("read the counters of drops: %w", err)
+	}
+	found := map[DropReason]uint64{}
+	for i, reason := range dropReasons {
+		if n := each.Packets[i]; n != 0 {
+			found[reason] = n
+		}
+	}
+	return found, nil
+}
+
+// newSlot gives a device a slot with counters at 0, through which programs can
+// redirect to it.
+func (d *Dataplane) newSlot(index int) (uint32, error) {
+	slot, err := d.slots.get()
+	if err != nil {
+		return 0, err
+	}
+	if err := d.fillSlot(slot, uint32(index)); err != nil {
+		d.slots.put(slot)
+		return 0, err
+	}
+	return slot, nil
+}
+
+func (d *Dataplane) fillSlot(slot, index uint32) error {
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {
 		return fmt.Errorf("count the processors: %w", err)
 	}
-	if err := d.counters.Put(slot, make([]portProgsTraffic, cpus)); err != nil {
+	if err := d.maps["counters"].Put(slot, make([]portProgsTraffic, cpus)); err != nil {
 		return fmt.Errorf("clear the counters in slot %d: %w", slot, err)
 	}
+	if err := d.maps["drops"].Put(slot, portProgsDropped{}); err != nil {
+		return fmt.Errorf("clear the counters of drops in slot %d: %w", slot, err)
+	}
+	if err := d.maps["devices"].Put(slot, index); err != nil {
+		return fmt.Errorf("enter device %d: %w", index, err)
+	}
 	return nil
+}
+
+// freeSlot takes a slot back.
+func (d *Dataplane) freeSlot(slot uint32) error {
+	d.slots.put(slot)
+	return d.maps.remove("devices", slot)
 }

@@ -14,7 +14,12 @@ const (
 	Direct   = Mode(portProgsModeMODE_DIRECT)   // handed into the peer's node (bpf_redirect_peer)
 	Shaped   = Mode(portProgsModeMODE_SHAPED)   // sent by way of the peer's qdisc (bpf_redirect)
 	Switched = Mode(portProgsModeMODE_SWITCHED) // left to the bridge; of members
+	EGRE4    = Mode(portProgsModeMODE_EGRE4)    // sent to another machine over IPv4
+	EGRE6    = Mode(portProgsModeMODE_EGRE6)    // over IPv6
 )
+
+// crosses tells whether the link goes to another machine.
+func (m Mode) crosses() bool { return m == EGRE4 || m == EGRE6 }
 
 func (m Mode) String() string {
 	switch m {
@@ -26,6 +31,10 @@ func (m Mode) String() string {
 		return "shaped"
 	case Switched:
 		return "switched"
+	case EGRE4:
+		return "EGRE over IPv4"
+	case EGRE6:
+		return "EGRE over IPv6"
 	}
 	return fmt.Sprintf("mode %d", uint32(m))
 }
@@ -40,7 +49,7 @@ type End struct {
 }
 
 // Join joins two ports in both directions, each attached in role [Port]. If one
-// was joined with a third, that joint is parted.
+// was joined with a third, or connected, that joint is parted.
 func (d *Dataplane) Join(a, b End) error {
 	if err := d.join(a, b); err != nil {
 		return fmt.Errorf("join the ports %d and %d: %w", a.Index, b.Index, err)
@@ -56,49 +65,55 @@ func (d *Dataplane) join(a, b End) error {
 	defer d.mu.Unlock()
 	var entries [2]portProgsPort
 	for i, end := range []End{a, b} {
-		e, ok, err := d.entry(end.Index)
-		switch {
-		case err != nil:
+		var err error
+		if entries[i], err = d.portEntry(end.Index); err != nil {
 			return err
-		case !ok:
-			return fmt.Errorf("device %d has no programs; attach it first", end.Index)
-		case Mode(e.Mode) == Switched:
-			return fmt.Errorf("device %d is a member of a LAN", end.Index)
 		}
-		entries[i] = e
 	}
 	for i, other := range []End{b, a} {
-		if p := int(entries[i].Peer); p != 0 && p != other.Index {
+		e := entries[i]
+		if Mode(e.Mode).crosses() {
+			if err := d.disconnect(uint32([]End{a, b}[i].Index), e); err != nil {
+				return err
+			}
+		} else if p := int(e.Peer); p != 0 && p != other.Index {
 			if err := d.unjoin(p); err != nil {
 				return err
 			}
 		}
 	}
 	return errors.Join(
-		d.setEntry(a.Index, toward(b, entries[0].Slot, entries[1].Slot)),
-		d.setEntry(b.Index, toward(a, entries[1].Slot, entries[0].Slot)),
+		d.setEntry(a.Index, toward(b, entries[0], entries[1].Slot)),
+		d.setEntry(b.Index, toward(a, entries[1], entries[0].Slot)),
+		d.settle(uint32(a.Index)),
+		d.settle(uint32(b.Index)),
 	)
 }
 
 // toward is the entry of a port whose frames go to an end.
-func toward(to End, slot, peerSlot uint32) portProgsPort {
-	mode := Direct
+func toward(to End, e portProgsPort, peerSlot uint32) portProgsPort {
+	e.Mode = portProgsMode(Direct)
 	if to.Shaped {
-		mode = Shaped
+		e.Mode = portProgsMode(Shaped)
 	}
-	return portProgsPort{Peer: uint32(to.Index), Mode: portProgsMode(mode), Slot: slot, PeerSlot: peerSlot}
+	e.Peer, e.PeerSlot = uint32(to.Index), peerSlot
+	return e
 }
 
-// Part ends the joints of the ports, in both directions. Ports that are not
-// joined, or not attached, are no error.
+// Part ends the joints of the ports, in both directions, and takes paths to
+// other machines away. Ports that are neither joined nor connected, or not
+// attached, are no error.
 func (d *Dataplane) Part(ifindexes ...int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var errs []error
 	for _, i := range ifindexes {
 		e, ok, err := d.entry(i)
-		if err == nil && ok && e.Peer != 0 {
-			err = errors.Join(d.unjoin(i), d.unjoin(int(e.Peer)))
+		if err == nil && ok && Mode(e.Mode) != Switched {
+			err = d.unjoin(i)
+			if e.Peer != 0 && !Mode(e.Mode).crosses() {
+				err = errors.Join(err, d.unjoin(int(e.Peer)))
+			}
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("part port %d: %w", i, err))
@@ -110,8 +125,15 @@ func (d *Dataplane) Part(ifindexes ...int) error {
 // unjoin makes a port drop what it gets.
 func (d *Dataplane) unjoin(ifindex int) error {
 	e, ok, err := d.entry(ifindex)
-	if err != nil || !ok || e.Peer == 0 {
+	if err != nil || !ok || Mode(e.Mode) == Unjoined || Mode(e.Mode) == Switched {
 		return err
 	}
-	return d.setEntry(ifindex, portProgsPort{Mode: portProgsMode(Unjoined), Slot: e.Slot})
+	if err := d.disconnect(uint32(ifindex), e); err != nil {
+		return err
+	}
+	e.Mode, e.Peer, e.PeerSlot = portProgsMode(Unjoined), 0, 0
+	if err := d.setEntry(ifindex, e); err != nil {
+		return err
+	}
+	return d.settle(uint32(ifindex))
 }

@@ -23,6 +23,12 @@ type lab struct {
 func newLab(t testing.TB) *lab {
 	t.Helper()
 	nstest.Root(t)
+	return newPlane(t)
+}
+
+// newPlane is a data plane of its own, of whatever root context.
+func newPlane(t testing.TB) *lab {
+	t.Helper()
 	l := &lab{dir: filepath.Join(t.TempDir(), "bpf")}
 	if err := dataplane.Mount(l.dir); err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	lanProgsMapCounters = "counters"
+	lanProgsMapDrops    = "drops"
 	lanProgsMapPorts    = "ports"
 	lanProgsProgLanHost = "lan_host"
 	lanProgsProgLanIn   = "lan_in"
@@ -75,6 +76,7 @@ type lanProgsProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type lanProgsMapSpecs struct {
 	Counters *ebpf.MapSpec `ebpf:"counters"`
+	Drops    *ebpf.MapSpec `ebpf:"drops"`
 	Ports    *ebpf.MapSpec `ebpf:"ports"`
 }
 
@@ -105,12 +107,14 @@ func (o *lanProgsObjects) Close() error {
 // It can be passed to loadLanProgsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type lanProgsMaps struct {
 	Counters *ebpf.Map `ebpf:"counters"`
+	Drops    *ebpf.Map `ebpf:"drops"`
 	Ports    *ebpf.Map `ebpf:"ports"`
 }
 
 func (m *lanProgsMaps) Close() error {
 	return _LanProgsClose(
 		m.Counters,
+		m.Drops,
 		m.Ports,
 	)
 }

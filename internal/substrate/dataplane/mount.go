@@ -3,8 +3,11 @@ package dataplane
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"trellis/internal/substrate/kernel"
@@ -34,8 +37,11 @@ func Mount(dir string) error {
 	return nil
 }
 
-// Unmount unmounts the bpffs at dir; with it goes all that is pinned there. That
-// there is none is no error.
+// Unmount takes every pin away and unmounts the bpffs at dir. That there is none
+// is no error.
+//
+// Unmounting alone would leave what is pinned, where another process has made
+// itself a mount namespace meanwhile, with a copy of the mount in it.
 func Unmount(dir string) error {
 	mounted, err := isBPFFS(dir)
 	if errors.Is(err, os.ErrNotExist) || err == nil && !mounted {
@@ -44,10 +50,35 @@ func Unmount(dir string) error {
 	if err != nil {
 		return err
 	}
+	err = empty(dir)
 	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("unmount the bpffs at %s: %w", dir, err)
 	}
-	return nil
+	return err
+}
+
+// empty detaches the links that are pinned in a bpffs, and removes all pins. A
+// tenant's frames do not get past it: a port's device is taken down by whoever
+// removes it, or gone.
+func empty(dir string) error {
+	var errs []error
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		if l, err := link.LoadPinnedLink(path, nil); err == nil { // else a map, a program, a filter's record
+			errs = append(errs, l.Detach(), l.Close())
+		}
+		return nil
+	})
+	entries, readErr := os.ReadDir(dir)
+	errs = append(errs, err, readErr)
+	for _, e := range entries {
+		if e.IsDir() { // the kernel's own files are not
+			errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func isBPFFS(dir string) (bool, error) {

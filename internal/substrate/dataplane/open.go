@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 
 	"github.com/cilium/ebpf"
@@ -18,24 +19,37 @@ import (
 // network namespace.
 type Dataplane struct {
 	dir      string
-	ports    *ebpf.Map
-	counters *ebpf.Map
+	build    build
+	maps     maps
 	programs map[string]*ebpf.Program
 	ids      map[string]ebpf.ProgramID // of programs
 	names    map[ebpf.ProgramID]string // of programs, other builds' too
 	filters  bool                      // new anchors are filters: the kernel has no tcx
+	noFast   error                     // why the kernel has no fast path
 
-	mu    sync.Mutex // guards slots and the read-modify-write of ports
-	slots slots
+	mu       sync.Mutex // guards what follows, and the read-modify-write of maps
+	slots    places     // of devices
+	places   places     // of ends
+	egress   *egress
+	nodes    map[uint64]*block // by the cookies of their network namespaces
+	keys     map[uint32]uint32 // the ports that have them
+	receives map[uint32]uint32 // ports that a path's frames go to: the port whose path it is
+	taps     map[uint32][]*tap // by the slots of ports
+	copies   *copies           // where taps are served from; nil: there are none
 }
 
 // Open loads the programs and maps into dir, which [Mount] has made a bpffs, or
 // adopts those that are pinned there. Programs of another build are replaced in
 // every link, each atomically, so that no frame is lost; maps are kept.
-func Open(dir string) (*Dataplane, error) { return open(dir, hasTCX) }
+func Open(dir string) (*Dataplane, error) { return open(dir, build{hasTCX: hasTCX}) }
 
-// open opens the data plane, with hasTCX to tell what the kernel has.
-func open(dir string, hasTCX func(*ebpf.Program) (bool, error)) (*Dataplane, error) {
+// build is what tests change of a build of Trellis, or of the kernel.
+type build struct {
+	hasTCX func(*ebpf.Program) (bool, error)
+	edit   func(*ebpf.CollectionSpec) // of the programs; nil: they stay as they are
+}
+
+func open(dir string, b build) (*Dataplane, error) {
 	mounted, err := isBPFFS(dir)
 	if err != nil {
 		return nil, err
@@ -43,14 +57,19 @@ func open(dir string, hasTCX func(*ebpf.Program) (bool, error)) (*Dataplane, err
 	if !mounted {
 		return nil, fmt.Errorf("%s is not a bpffs; mount one first (mount -t bpf bpf %s)", dir, dir)
 	}
-	d := &Dataplane{dir: dir, programs: map[string]*ebpf.Program{}, ids: map[string]ebpf.ProgramID{}, names: map[ebpf.ProgramID]string{}}
-	if err := d.open(hasTCX); err != nil {
+	d := &Dataplane{
+		dir: dir, build: b, maps: maps{}, programs: map[string]*ebpf.Program{}, ids: map[string]ebpf.ProgramID{}, names: map[ebpf.ProgramID]string{},
+		slots: newPlaces(maxPorts), places: newPlaces(maxEnds),
+		nodes: map[uint64]*block{}, keys: map[uint32]uint32{}, receives: map[uint32]uint32{},
+		taps: map[uint32][]*tap{},
+	}
+	if err := d.open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open the data plane at %s: %w", dir, err), d.Close())
 	}
 	return d, nil
 }
 
-func (d *Dataplane) open(hasTCX func(*ebpf.Program) (bool, error)) error {
+func (d *Dataplane) open() error {
 	fresh, err := d.load()
 	if err != nil {
 		return err
@@ -60,7 +79,7 @@ func (d *Dataplane) open(hasTCX func(*ebpf.Program) (bool, error)) error {
 			return err
 		}
 	}
-	tcx, err := hasTCX(d.programs["port_in"])
+	tcx, err := d.build.hasTCX(d.programs["port_in"])
 	if err != nil {
 		return fmt.Errorf("try tcx: %w", err)
 	}
@@ -69,38 +88,72 @@ func (d *Dataplane) open(hasTCX func(*ebpf.Program) (bool, error)) error {
 }
 
 // load makes or adopts the maps and loads the programs of this build.
-func (d *Dataplane) load() (map[string]*ebpf.Program, error) {
-	maps := filepath.Join(d.dir, ownDir, layoutVersion)
-	if err := os.MkdirAll(maps, 0o700); err != nil {
+func (d *Dataplane) load() (fresh map[string]*ebpf.Program, err error) {
+	if err := os.MkdirAll(filepath.Join(d.dir, ownDir, layoutVersion), 0o700); err != nil {
 		return nil, fmt.Errorf("make the directory for maps: %w", err)
 	}
-	ports, err := loadPortProgs()
-	if err != nil {
-		return nil, err
+	fresh = map[string]*ebpf.Program{}
+	for _, spec := range []func() (*ebpf.CollectionSpec, error){loadPortProgs, loadLanProgs, loadUplinkProgs} {
+		if err = d.loadSpec(spec, fresh); err != nil {
+			break
+		}
 	}
-	lans, err := loadLanProgs()
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = d.loadFast(fresh)
 	}
-	fresh := map[string]*ebpf.Program{}
-	for _, spec := range []*ebpf.CollectionSpec{ports, lans} {
-		for _, m := range spec.Maps {
-			m.Pinning = ebpf.PinByName
-		}
-		c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: maps}})
-		if err != nil {
-			closeAll(fresh)
-			return nil, d.explain(err)
-		}
-		for name := range c.Programs {
-			fresh[name] = c.DetachProgram(name)
-		}
-		if d.ports == nil {
-			d.ports, d.counters = c.DetachMap("ports"), c.DetachMap("counters")
-		}
-		c.Close()
+	if err == nil {
+		d.egress, err = openEgress(d.maps["egress"])
+	}
+	if err != nil {
+		return nil, errors.Join(err, closeAll(fresh))
 	}
 	return fresh, nil
+}
+
+// loadFast loads the programs of nodes' ends. A kernel that cannot run the fast
+// path's runs the other.
+func (d *Dataplane) loadFast(fresh map[string]*ebpf.Program) error {
+	err := d.loadSpec(loadFastProgs, fresh)
+	if err == nil {
+		return nil
+	}
+	d.noFast = fmt.Errorf("this kernel cannot forward on nodes' behalf, which takes Linux 6.2 with BTF: %w", err)
+	return d.loadSpec(func() (*ebpf.CollectionSpec, error) {
+		spec, err := loadFastProgs()
+		if err == nil {
+			delete(spec.Programs, "node_in")
+		}
+		return spec, err
+	}, fresh)
+}
+
+// loadSpec loads the programs of a file, and its maps where no other had them.
+func (d *Dataplane) loadSpec(load func() (*ebpf.CollectionSpec, error), fresh map[string]*ebpf.Program) error {
+	spec, err := load()
+	if err != nil {
+		return err
+	}
+	if d.build.edit != nil {
+		d.build.edit(spec)
+	}
+	for _, m := range spec.Maps {
+		m.Pinning = ebpf.PinByName
+	}
+	pins := ebpf.MapOptions{PinPath: filepath.Join(d.dir, ownDir, layoutVersion)}
+	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Maps: pins})
+	if err != nil {
+		return d.explain(err)
+	}
+	defer c.Close()
+	for name := range c.Programs {
+		fresh[name] = c.DetachProgram(name)
+	}
+	for name := range c.Maps {
+		if d.maps[name] == nil {
+			d.maps[name] = c.DetachMap(name)
+		}
+	}
+	return nil
 }
 
 // explain adds what to do about what commonly goes wrong.
@@ -191,15 +244,31 @@ func (d *Dataplane) adoptAnchors() error {
 			if err != nil {
 				return err
 			}
-			alive[uint32(index)] = true
+			if !strings.HasSuffix(pin, xdpSuffix) { // that of another namespace, perhaps
+				alive[uint32(index)] = true
+			}
 		}
 	}
-	entries, err := d.entries()
+	uplinks, err := d.uplinkNames()
 	if err != nil {
 		return err
 	}
-	for _, e := range entries {
-		d.slots.take(e.Slot)
+	for _, name := range uplinks {
+		path, err := d.uplinkPath(name)
+		if err != nil {
+			return err
+		}
+		if _, err := d.adoptAnchor(path); err != nil {
+			return err
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.forgetUplinks(); err != nil {
+		return err
+	}
+	if err := d.adoptPaths(); err != nil {
+		return err
 	}
 	return d.forgetExcept(alive)
 }
@@ -218,6 +287,9 @@ func (d *Dataplane) adoptAnchor(path string) (int, error) {
 	name, err := d.programName(a.program)
 	if err != nil {
 		return 0, err
+	}
+	if name == "node_in" && d.noFast != nil {
+		name = "node_pass"
 	}
 	current, known := d.programs[name]
 	if !known {
@@ -258,7 +330,7 @@ func (d *Dataplane) entries() (map[uint32]portProgsPort, error) {
 		index uint32
 		entry portProgsPort
 	)
-	it := d.ports.Iterate()
+	it := d.maps["ports"].Iterate()
 	for it.Next(&index, &entry) {
 		entries[index] = entry
 	}
@@ -270,13 +342,10 @@ func (d *Dataplane) entries() (map[uint32]portProgsPort, error) {
 
 // Close lets go of the descriptors. The data plane lives on in its pins.
 func (d *Dataplane) Close() error {
-	var errs []error
-	for _, m := range []*ebpf.Map{d.ports, d.counters} {
-		if m != nil {
-			errs = append(errs, m.Close())
-		}
+	if d.copies != nil {
+		d.copies.reader.Close() // its taps end with their contexts
 	}
-	return errors.Join(append(errs, closeAll(d.programs))...)
+	return errors.Join(d.egress.close(), d.maps.close(), closeAll(d.programs))
 }
 
 func closeAll(programs map[string]*ebpf.Program) error {

@@ -15,11 +15,22 @@ const (
 	// ownDir holds maps and programs; no VNet can have the name.
 	ownDir = "@"
 	// layoutVersion names the layout of the maps (bpf/maps.h).
-	layoutVersion = "v1"
+	layoutVersion = "v2"
 	// outSuffix marks the link at a device's egress. The kernel allows no
 	// colon in the name of a device, and no dot in the name of a pin.
 	outSuffix = ":out"
+	// xdpSuffix marks the link at the far end of a port's veth pair.
+	xdpSuffix = ":xdp"
 )
+
+// suffixes are those of a device's pins besides that at its ingress.
+var suffixes = []string{outSuffix, xdpSuffix}
+
+// deviceOf gives the device that a pin is of, by its name.
+func deviceOf(pin string) string {
+	device, _, _ := strings.Cut(pin, ":")
+	return device
+}
 
 // hook is one place of a device where a program of a role runs.
 type hook struct {

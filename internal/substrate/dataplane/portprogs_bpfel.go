@@ -16,12 +16,65 @@ import (
 type portProgsDropReason uint32
 
 const (
-	portProgsDropReasonDROP_UNJOINED   portProgsDropReason = 0
-	portProgsDropReasonDROP_FROM_ROOT  portProgsDropReason = 1
-	portProgsDropReasonDROP_TO_ROOT    portProgsDropReason = 2
-	portProgsDropReasonDROP_UNEDITABLE portProgsDropReason = 3
-	portProgsDropReasonDROP_REASONS    portProgsDropReason = 4
+	portProgsDropReasonDROP_UNJOINED     portProgsDropReason = 0
+	portProgsDropReasonDROP_FROM_ROOT    portProgsDropReason = 1
+	portProgsDropReasonDROP_TO_ROOT      portProgsDropReason = 2
+	portProgsDropReasonDROP_UNEDITABLE   portProgsDropReason = 3
+	portProgsDropReasonDROP_UNKNOWN_PEER portProgsDropReason = 4
+	portProgsDropReasonDROP_VERSION      portProgsDropReason = 5
+	portProgsDropReasonDROP_KEYLESS      portProgsDropReason = 6
+	portProgsDropReasonDROP_FLAGS        portProgsDropReason = 7
+	portProgsDropReasonDROP_PROTOCOL     portProgsDropReason = 8
+	portProgsDropReasonDROP_FRAGMENT     portProgsDropReason = 9
+	portProgsDropReasonDROP_OPTIONS      portProgsDropReason = 10
+	portProgsDropReasonDROP_CHECKSUM     portProgsDropReason = 11
+	portProgsDropReasonDROP_LENGTH       portProgsDropReason = 12
+	portProgsDropReasonDROP_RUNT         portProgsDropReason = 13
+	portProgsDropReasonDROP_LONG         portProgsDropReason = 14
+	portProgsDropReasonDROP_TAGS         portProgsDropReason = 15
+	portProgsDropReasonDROP_NESTED       portProgsDropReason = 16
+	portProgsDropReasonDROP_CONGESTION   portProgsDropReason = 17
+	portProgsDropReasonDROP_REASONS      portProgsDropReason = 18
 )
+
+type portProgsDropped struct {
+	_       structs.HostLayout
+	Packets [24]uint64
+}
+
+type portProgsEnd struct {
+	_        structs.HostLayout
+	Netns    uint64
+	Ifindex  uint32
+	Mode     portProgsMode
+	Slot     uint32
+	Device   uint32
+	Uplink   uint32
+	PeerBase uint32
+	Longest  uint32
+	LinkMtu  uint32
+	Outer    struct {
+		_     structs.HostLayout
+		Bytes [64]uint8
+		Sum   uint32
+	}
+	Flags portProgsEndFlag
+}
+
+type portProgsEndFlag uint32
+
+const (
+	portProgsEndFlagEND_MARKED   portProgsEndFlag = 1
+	portProgsEndFlagEND_TAP      portProgsEndFlag = 2
+	portProgsEndFlagEND_PEER_TAP portProgsEndFlag = 4
+)
+
+type portProgsEndKey struct {
+	_       structs.HostLayout
+	Netns   uint64
+	Ifindex uint32
+	Pad     uint32
+}
 
 type portProgsMode uint32
 
@@ -30,33 +83,50 @@ const (
 	portProgsModeMODE_DIRECT   portProgsMode = 1
 	portProgsModeMODE_SHAPED   portProgsMode = 2
 	portProgsModeMODE_SWITCHED portProgsMode = 3
+	portProgsModeMODE_EGRE4    portProgsMode = 4
+	portProgsModeMODE_EGRE6    portProgsMode = 5
 )
 
 type portProgsPort struct {
 	_        structs.HostLayout
+	Netns    uint64
+	Ifindex  uint32
 	Peer     uint32
 	Mode     portProgsMode
 	Slot     uint32
 	PeerSlot uint32
+	End      uint32
+	Base     uint32
+	Span     uint32
 }
 
 type portProgsTraffic struct {
-	_           structs.HostLayout
-	FromPackets uint64
-	FromBytes   uint64
-	ToPackets   uint64
-	ToBytes     uint64
-	Drops       [4]uint64
+	_               structs.HostLayout
+	FromPackets     uint64
+	FromBytes       uint64
+	ToPackets       uint64
+	ToBytes         uint64
+	FastFromPackets uint64
+	FastFromBytes   uint64
+	FastToPackets   uint64
+	FastToBytes     uint64
 }
 
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	portProgsMapCounters = "counters"
-	portProgsMapPorts    = "ports"
-	portProgsProgPortIn  = "port_in"
-	portProgsProgPortOut = "port_out"
+	portProgsMapCopies    = "copies"
+	portProgsMapCounters  = "counters"
+	portProgsMapDevices   = "devices"
+	portProgsMapDrops     = "drops"
+	portProgsMapEgress    = "egress"
+	portProgsMapEnds      = "ends"
+	portProgsMapFarEgress = "far_egress"
+	portProgsMapPorts     = "ports"
+	portProgsMapTaps      = "taps"
+	portProgsProgPortIn   = "port_in"
+	portProgsProgPortOut  = "port_out"
 )
 
 // loadPortProgs returns the embedded CollectionSpec for portProgs.
@@ -109,8 +179,15 @@ type portProgsProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type portProgsMapSpecs struct {
-	Counters *ebpf.MapSpec `ebpf:"counters"`
-	Ports    *ebpf.MapSpec `ebpf:"ports"`
+	Copies    *ebpf.MapSpec `ebpf:"copies"`
+	Counters  *ebpf.MapSpec `ebpf:"counters"`
+	Devices   *ebpf.MapSpec `ebpf:"devices"`
+	Drops     *ebpf.MapSpec `ebpf:"drops"`
+	Egress    *ebpf.MapSpec `ebpf:"egress"`
+	Ends      *ebpf.MapSpec `ebpf:"ends"`
+	FarEgress *ebpf.MapSpec `ebpf:"far_egress"`
+	Ports     *ebpf.MapSpec `ebpf:"ports"`
+	Taps      *ebpf.MapSpec `ebpf:"taps"`
 }
 
 // portProgsVariableSpecs contains global variables before they are loaded into the kernel.
@@ -139,14 +216,28 @@ func (o *portProgsObjects) Close() error {
 //
 // It can be passed to loadPortProgsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type portProgsMaps struct {
-	Counters *ebpf.Map `ebpf:"counters"`
-	Ports    *ebpf.Map `ebpf:"ports"`
+	Copies    *ebpf.Map `ebpf:"copies"`
+	Counters  *ebpf.Map `ebpf:"counters"`
+	Devices   *ebpf.Map `ebpf:"devices"`
+	Drops     *ebpf.Map `ebpf:"drops"`
+	Egress    *ebpf.Map `ebpf:"egress"`
+	Ends      *ebpf.Map `ebpf:"ends"`
+	FarEgress *ebpf.Map `ebpf:"far_egress"`
+	Ports     *ebpf.Map `ebpf:"ports"`
+	Taps      *ebpf.Map `ebpf:"taps"`
 }
 
 func (m *portProgsMaps) Close() error {
 	return _PortProgsClose(
+		m.Copies,
 		m.Counters,
+		m.Devices,
+		m.Drops,
+		m.Egress,
+		m.Ends,
+		m.FarEgress,
 		m.Ports,
+		m.Taps,
 	)
 }
 

@@ -40,11 +40,16 @@ func openLink(path string) (*anchor, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("read the pinned link %s: %w", path, err), l.Close())
 	}
-	tcx := info.TCX()
-	if tcx == nil {
-		return nil, errors.Join(fmt.Errorf("the pinned link %s is no tcx link; remove it", path), l.Close())
+	a := &anchor{path: path, program: info.Program, link: l}
+	if tcx := info.TCX(); tcx != nil {
+		a.index, a.attach = int(tcx.Ifindex), ebpf.AttachType(tcx.AttachType)
+		return a, nil
 	}
-	return &anchor{path: path, index: int(tcx.Ifindex), attach: ebpf.AttachType(tcx.AttachType), program: info.Program, link: l}, nil
+	if xdp := info.XDP(); xdp != nil {
+		a.index, a.attach = int(xdp.Ifindex), ebpf.AttachXDP
+		return a, nil
+	}
+	return nil, errors.Join(fmt.Errorf("the pinned link %s is neither of tcx nor of XDP; remove it", path), l.Close())
 }
 
 // setLink attaches a program by a link, and pins it at path.

@@ -1,4 +1,4 @@
-package tunnel
+package dataplane_test
 
 import (
 	"bytes"
@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"trellis/internal/substrate/dataplane"
 	"trellis/internal/substrate/nstest"
 )
 
@@ -29,11 +30,17 @@ func families(t *testing.T, test func(t *testing.T, ipv6 bool)) {
 func wire(t testing.TB, ipv6 bool) (a, b *machine, na, nb *nstest.Node, pa, pb int) {
 	t.Helper()
 	a, b = machines(t)
+	na, nb, pa, pb = wireOf(t, a, b, ipv6)
+	return a, b, na, nb, pa, pb
+}
+
+func wireOf(t testing.TB, a, b *machine, ipv6 bool) (na, nb *nstest.Node, pa, pb int) {
+	t.Helper()
 	na, nb = host(t), host(t)
 	pa, pb = link2(t, a, na, "eth1", b, nb, "eth1", ipv6, 77, 1400)
 	na.Configure(t, "eth1", "10.0.0.1/24", "fd00::1/64")
 	nb.Configure(t, "eth1", "10.0.0.2/24", "fd00::2/64")
-	return a, b, na, nb, pa, pb
+	return na, nb, pa, pb
 }
 
 func TestPingAcross(t *testing.T) {
@@ -143,27 +150,37 @@ func transfer(t testing.TB, from, to *nstest.Node, address string, size int) {
 // Offloads are on in the nodes, as a container has them: super-packets and
 // partial checksums leave the stack, whole frames arrive.
 func TestTCPAcross(t *testing.T) {
-	families(t, func(t *testing.T, ipv6 bool) {
-		a, b, na, nb, pa, _ := wire(t, ipv6)
-		const size = 32 << 20
-		transfer(t, na, nb, "10.0.0.2", size)
-		transfer(t, nb, na, "fd00::1", size)
-		c, err := a.Counters(pa)
-		must(t, err)
-		if c.StackPackets < size/1400 || c.InPackets < size/1400 || c.Drops[Nested]+c.Drops[Long]+c.Drops[Uneditable] != 0 {
-			t.Errorf("counted %+v", c)
-		}
-		// Every segment's outer header was sound.
-		for _, m := range []*machine{a, b} {
-			if drops, err := m.UplinkDrops(); err != nil || len(drops) != 0 {
-				t.Errorf("the uplink dropped %v (%v)", drops, err)
-			}
-		}
-		// Super-packets stayed whole on the way to the port: headers count once.
-		if headers := c.StackBytes - size; headers > c.StackPackets*40 {
-			t.Errorf("%d bytes of headers for %d packets: the node's stack segments by itself", headers, c.StackPackets)
-		}
+	families(t, func(t *testing.T, ipv6 bool) { tcpAcross(t, ipv6, false) })
+	t.Run("told of the encapsulation", func(t *testing.T) {
+		families(t, func(t *testing.T, ipv6 bool) { tcpAcross(t, ipv6, true) })
 	})
+}
+
+func tcpAcross(t *testing.T, ipv6, marked bool) {
+	a, b := machines(t)
+	if marked {
+		for _, m := range []*machine{a, b} {
+			must(t, m.Mark(m.uplink))
+		}
+	}
+	na, nb, pa, _ := wireOf(t, a, b, ipv6)
+	const size = 32 << 20
+	transfer(t, na, nb, "10.0.0.2", size)
+	transfer(t, nb, na, "fd00::1", size)
+	c := a.counters(t, pa)
+	if c.FromNodePackets < size/1400 || c.ToNodePackets < size/1400 || c.FastFromNodePackets != 0 || len(c.Drops) != 0 {
+		t.Errorf("counted %+v", c)
+	}
+	// Every segment's outer header was sound.
+	for _, m := range []*machine{a, b} {
+		if drops := m.uplinkDrops(t); len(drops) != 0 {
+			t.Errorf("the uplink dropped %v", drops)
+		}
+	}
+	// Super-packets stayed whole on the way to the port: headers count once.
+	if headers := c.FromNodeBytes - size; headers > c.FromNodePackets*40 {
+		t.Errorf("%d bytes of headers for %d packets: the node's stack segments by itself", headers, c.FromNodePackets)
+	}
 }
 
 // A super-packet of UDP (UDP_SEGMENT) arrives as its datagrams.
@@ -221,7 +238,7 @@ func TestChainStaysOnTheFastPath(t *testing.T) {
 		lefts, rights := []int{first}, []int(nil)
 		for i := 1; i < 3; i++ {
 			right, left := there.attach(t, nodes[i], "right", 1400), there.attach(t, nodes[i+1], "left", 1400)
-			must(t, there.Join(right, left, 1400))
+			must(t, there.Join(dataplane.End{Index: right}, dataplane.End{Index: left}))
 			lefts, rights = append(lefts, left), append(rights, right)
 		}
 		last, _ := link2(t, there, nodes[3], "right", here, nodes[4], "left", ipv6, 2, 1400)
@@ -243,16 +260,16 @@ func TestChainStaysOnTheFastPath(t *testing.T) {
 			}
 		}
 		for i := range lefts {
-			must(t, there.SetFast(lefts[i], true))
-			must(t, there.SetFast(rights[i], true))
+			there.fast(t, lefts[i], true)
+			there.fast(t, rights[i], true)
 		}
 		far := []struct{ address, ttl string }{{"10.0.3.2", "ttl=61"}, {"fd00:3::2", "ttl=61"}}
 		for _, f := range far { // neighbours get known by the stack's way
 			nodes[0].Must(t, "ping -c 3 -i 0.1 -W 2 "+f.address)
 		}
-		before := make([]Counters, 3)
+		before := make([]dataplane.PortCounters, 3)
 		for i, p := range rights {
-			before[i], _ = there.Counters(p)
+			before[i] = there.counters(t, p)
 		}
 		for _, f := range far {
 			out := nodes[0].Must(t, "ping -c 100 -i 0.002 -W 2 "+f.address)
@@ -261,10 +278,10 @@ func TestChainStaysOnTheFastPath(t *testing.T) {
 			}
 		}
 		for i, p := range rights {
-			after, err := there.Counters(p)
-			must(t, err)
+			after := there.counters(t, p)
 			// A few of ND and MLD are the stack's by right.
-			if fast, stack := after.FastPackets-before[i].FastPackets, after.StackPackets-before[i].StackPackets; fast != 200 || stack > 10 {
+			fast := after.FastFromNodePackets - before[i].FastFromNodePackets
+			if stack := after.FromNodePackets - before[i].FromNodePackets - fast; fast != 200 || stack > 10 {
 				t.Errorf("router %d forwarded %d of 200 packets fast, and %d by its stack", i+1, fast, stack)
 			}
 		}
@@ -274,12 +291,12 @@ func TestChainStaysOnTheFastPath(t *testing.T) {
 			t.Errorf("the second router tells nothing of a TTL that ends there: %s", out)
 		}
 		for _, p := range append(lefts, rights...) {
-			must(t, there.SetFast(p, false))
+			there.fast(t, p, false)
 		}
-		before[0], _ = there.Counters(rights[0])
+		before[0] = there.counters(t, rights[0])
 		nodes[0].Must(t, "ping -c 5 -i 0.01 -W 2 10.0.3.2")
-		if after, err := there.Counters(rights[0]); err != nil || after.FastPackets != before[0].FastPackets || after.StackPackets < before[0].StackPackets+5 {
-			t.Errorf("the fast path is not off: %+v, then %+v (%v)", before[0], after, err)
+		if after := there.counters(t, rights[0]); after.FastFromNodePackets != before[0].FastFromNodePackets || after.FromNodePackets < before[0].FromNodePackets+5 {
+			t.Errorf("the fast path is not off: %+v, then %+v", before[0], after)
 		}
 	})
 }

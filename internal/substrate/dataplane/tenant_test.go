@@ -1,4 +1,4 @@
-package tunnel
+package dataplane_test
 
 import (
 	"regexp"
@@ -9,11 +9,10 @@ import (
 
 // A node's root cannot take off what watches its interface, nor replace it.
 func TestTenantCannotDetach(t *testing.T) {
-	nstest.Root(t)
-	tun := mustOpen(t)
+	l := newLab(t)
 	n := nstest.NewTenant(t)
-	index, _ := attach(t, tun, n, "eth1", 1458)
-	must(t, tun.SetFast(index, true))
+	index, _ := l.attach(t, n, "eth1", 1458)
+	l.fast(t, index, true)
 	n.Must(t, "ip link set eth1 up")
 	program := func() string { return regexp.MustCompile(`prog/xdp id \d+`).FindString(n.Must(t, "ip link show eth1")) }
 	before := program()

@@ -1,4 +1,4 @@
-package tunnel
+package dataplane_test
 
 import (
 	"encoding/binary"
@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"trellis/internal/substrate/dataplane"
 	"trellis/internal/substrate/nstest"
 	"trellis/internal/vnet"
 )
@@ -84,21 +85,28 @@ func egre6(from, to vnet.MAC, src, dst netip.Addr, payload ...[]byte) []byte {
 	return join(to[:], from[:], []byte{0x86, 0xdd}, ip, gre)
 }
 
-func path4(uplink int) Path {
-	return Path{Uplink: uplink, Source: ownMAC, NextHop: peerMAC, Local: own4, Remote: peer4, Key: testKey, UnderlayMTU: 1500, LinkMTU: 1458}
+func path4(uplink int) dataplane.Path {
+	return dataplane.Path{Uplink: uplink, Source: ownMAC, NextHop: peerMAC, Local: own4, Remote: peer4, Key: testKey, UnderlayMTU: 1500, LinkMTU: 1458}
 }
 
-func path6(uplink int) Path {
+func path6(uplink int) dataplane.Path {
 	p := path4(uplink)
 	p.Local, p.Remote, p.LinkMTU = own6, peer6, 1438
 	return p
 }
 
-// token is what the frames of the fast path carry before them: TOKEN of
-// bpf/token.h.
-var token = le32(0x74726c66)
+// token is what the frames of the fast path carry before them (bpf/token.h),
+// with the place of the node's ends.
+func token(base uint32) []byte { return join(le32(0x74726c66), le32(int(base)), le32(0)) }
 
 func le32(v int) []byte { return binary.NativeEndian.AppendUint32(nil, uint32(v)) }
+
+func addrs(texts ...string) (all []netip.Addr) {
+	for _, text := range texts {
+		all = append(all, netip.MustParseAddr(text))
+	}
+	return all
+}
 
 // index gives a device's interface index in the root context.
 func index(t testing.TB, name string) int {

@@ -1,4 +1,4 @@
-package tunnel
+package dataplane_test
 
 import (
 	"bytes"
@@ -8,6 +8,9 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/cilium/ebpf"
+
+	"trellis/internal/substrate/dataplane"
 	"trellis/internal/substrate/nstest"
 )
 
@@ -21,19 +24,19 @@ type router struct {
 	out       net.HardwareAddr // of eth2
 	eth1      int
 	port2     int
+	nodeIn    *ebpf.Program
+	token     []byte
 }
 
 func newRouter(t testing.TB) *router {
-	b := &bench{}
-	nstest.Root(t)
-	nstest.Sh(t, "ip link add up0 type veth peer name wire0; ip link set up0 up; ip link set wire0 up")
-	b.Tunnel, b.uplink = mustOpen(t), index(t, "up0")
-	must(t, b.AttachUplink(Uplink{Index: b.uplink, Addrs: []netip.Addr{own4, own6}}))
+	b := &bench{lab: newLab(t)}
+	b.uplink = b.veth(t)
 	r := &router{bench: b, t: t, n: nstest.NewNode(t), next: net.HardwareAddr{2, 0, 0, 0, 0xbb, 1}}
 	must(t, r.n.Defaults(nil))
-	b.port, r.eth1 = attach(t, b.Tunnel, r.n, "eth1", 1458)
-	r.port2, _ = attach(t, b.Tunnel, r.n, "eth2", 1458)
-	must(t, b.SetFast(b.port, true))
+	b.port, r.eth1 = b.attach(t, r.n, "eth1", 1458)
+	r.port2, _ = b.attach(t, r.n, "eth2", 1458)
+	b.fast(t, b.port, true)
+	r.nodeIn, r.token = b.program(t, "node_in"), token(b.Base(b.port))
 	r.n.Configure(t, "eth1", "10.0.1.1/24", "fd00:1::1/64")
 	r.n.Configure(t, "eth2", "10.0.2.1/24", "fd00:2::1/64")
 	r.n.Must(t, fmt.Sprintf(`ip neigh replace 10.0.2.2 lladdr %[1]v dev eth2; ip neigh replace fd00:2::2 lladdr %[1]v dev eth2
@@ -71,8 +74,14 @@ func (r *router) ipv6(dst string, length int) []byte {
 // forward runs the fast path on a frame at eth1.
 func (r *router) forward(frame []byte) (verdict uint32, out []byte) {
 	r.t.Helper()
+	return r.run(r.token, frame)
+}
+
+// run does, with a token.
+func (r *router) run(token, frame []byte) (verdict uint32, out []byte) {
+	r.t.Helper()
 	must(r.t, r.n.Do(func() error {
-		verdict, out = runXDP(r.t, r.fast.NodeIn, join(token, frame), len(token), r.eth1)
+		verdict, out = runXDP(r.t, r.nodeIn, join(token, frame), len(token), r.eth1)
 		return nil
 	}))
 	return verdict, out
@@ -94,14 +103,14 @@ func (r *router) hop(frame []byte) []byte {
 
 func TestForwardsByteForByte(t *testing.T) {
 	r := newRouter(t)
-	neighbour, _ := attach(t, r.Tunnel, nstest.NewNode(t), "eth1", 1458)
+	neighbour, _ := r.attach(t, nstest.NewNode(t), "eth1", 1458)
 	for _, length := range []int{62, 64, 1000, 1472} {
 		for _, frame := range [][]byte{r.ipv4("10.0.9.5", length), r.ipv4("10.0.2.2", length), r.ipv6("fd00:9::5", length), r.ipv6("fd00:2::2", length)} {
-			must(t, r.Join(r.port2, neighbour, 1458))
-			if verdict, got := r.forward(frame); verdict != xdpRedirect || !bytes.Equal(got, join(token, r.hop(frame))) {
+			must(t, r.Join(dataplane.End{Index: r.port2}, dataplane.End{Index: neighbour}))
+			if verdict, got := r.forward(frame); verdict != xdpRedirect || !bytes.Equal(got, join(token(r.Base(neighbour)), r.hop(frame))) {
 				t.Errorf("to a neighbour, %x: verdict %d,\n%x, want\n%x", frame[:34], verdict, got, r.hop(frame))
 			}
-			must(t, r.Connect(r.port2, path4(r.uplink)))
+			must(t, r.Connect(r.port2, 0, path4(r.uplink)))
 			want := egre4(ownMAC, peerMAC, own4, peer4, gre, r.hop(frame))
 			if verdict, got := r.forward(frame); verdict != xdpRedirect || !bytes.Equal(got, want) {
 				t.Errorf("over IPv4, %x: verdict %d,\n%x, want\n%x", frame[:34], verdict, got, want)
@@ -109,16 +118,15 @@ func TestForwardsByteForByte(t *testing.T) {
 			if length > 1452 {
 				continue
 			}
-			must(t, r.Connect(r.port2, path6(r.uplink)))
+			must(t, r.Connect(r.port2, 0, path6(r.uplink)))
 			want = egre6(ownMAC, peerMAC, own6, peer6, gre, r.hop(frame))
 			if verdict, got := r.forward(frame); verdict != xdpRedirect || !bytes.Equal(got, want) {
 				t.Errorf("over IPv6, %x: verdict %d,\n%x, want\n%x", frame[:34], verdict, got, want)
 			}
 		}
 	}
-	c, err := r.Counters(r.port2)
-	must(t, err)
-	if want := uint64(4*4*2 + 3*4); c.FastPackets != want {
+	c := r.counters(t, r.port2)
+	if want := uint64(4*4*2 + 3*4); c.FastFromNodePackets != want || c.FromNodePackets < want {
 		t.Errorf("counted %+v, want %d fast packets", c, want)
 	}
 }
@@ -126,7 +134,7 @@ func TestForwardsByteForByte(t *testing.T) {
 // Checksums go round by one: every value of it, at the TTLs that border on it.
 func TestChecksumFollowsTTL(t *testing.T) {
 	r := newRouter(t)
-	must(t, r.Connect(r.port2, path4(r.uplink)))
+	must(t, r.Connect(r.port2, 0, path4(r.uplink)))
 	for id := 0; id < 1<<16; id += 97 {
 		for _, ttl := range []byte{2, 64, 255} {
 			frame := r.ipv4("10.0.9.5", 62)
@@ -143,7 +151,7 @@ func TestChecksumFollowsTTL(t *testing.T) {
 // What the fast path is unsure of comes out as it went in, for the stack.
 func TestLeavesTheRestToTheStack(t *testing.T) {
 	r := newRouter(t)
-	must(t, r.Connect(r.port2, path4(r.uplink)))
+	must(t, r.Connect(r.port2, 0, path4(r.uplink)))
 	edit := func(frame []byte, at int, value ...byte) []byte {
 		frame = append([]byte(nil), frame...)
 		copy(frame[at:], value)
@@ -234,7 +242,7 @@ func TestLeavesTheRestToTheStack(t *testing.T) {
 	}
 	// The program takes nothing without the token, which no skb carries.
 	must(t, r.n.Do(func() error {
-		if verdict, got := runXDP(t, r.fast.NodeIn, f4, 0, r.eth1); verdict != xdpPass || !bytes.Equal(got, f4) {
+		if verdict, got := runXDP(t, r.nodeIn, f4, 0, r.eth1); verdict != xdpPass || !bytes.Equal(got, f4) {
 			t.Errorf("an skb's frame: verdict %d", verdict)
 		}
 		return nil
@@ -258,8 +266,8 @@ func TestIndexIsNoKey(t *testing.T) {
 	r := newRouter(t)
 	other := nstest.NewNode(t)
 	other.Must(t, "ip link add name filler type ifb; ip link add name filler2 type ifb; ip link add name filler3 type ifb")
-	theirs, index := attach(t, r.Tunnel, other, "eth1", 1458)
-	must(t, r.Connect(theirs, path4(r.uplink)))
+	theirs, index := r.attach(t, other, "eth1", 1458)
+	must(t, r.Connect(theirs, 0, path4(r.uplink)))
 	r.n.Must(t, fmt.Sprintf(`ip link add name fake index %d type ifb && ip link set fake up && ip addr add 10.0.47.1/24 dev fake
 		ip neigh replace 10.0.47.2 lladdr 02:00:00:00:00:47 dev fake`, index))
 	if verdict, _ := r.forward(r.ipv4("10.0.47.2", 100)); verdict != xdpPass {

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * The stack path's encapsulation: what a node's stack sends over a link between
+ * machines gets its outer headers and leaves by the uplink.
+ */
+#pragma once
+
+#include <stddef.h>
+
+#include "ends.h"
+#include "skb.h"
+
+/* VLAN tags that a frame may wear. The kernel takes them out of the frame one
+ * by one, into the skb's metadata; a tunnel carries none there. */
+#define MAX_TAGS 3
+#define TAG_SIZE 4
+
+#define ADDRESSES (2 * ETH_ALEN)
+
+#define DONE DROP_REASONS /* no reason to drop */
+
+struct tags {
+	__be32 tag[MAX_TAGS];
+	__u32 size; /* bytes */
+};
+
+/*
+ * take_tags takes the tags out of a frame whose first one is in the metadata.
+ * Each pop brings the next one there.
+ */
+static __always_inline enum drop_reason take_tags(struct __sk_buff *skb, struct tags *t)
+{
+#pragma unroll
+	for (int i = 0; i < MAX_TAGS; i++) {
+		if (!skb->vlan_present)
+			return DONE;
+		t->tag[i] = bpf_htonl(bpf_ntohs(skb->vlan_proto) << 16 | skb->vlan_tci);
+		t->size += TAG_SIZE;
+		if (bpf_skb_vlan_pop(skb))
+			return DROP_UNEDITABLE;
+	}
+	return skb->vlan_present ? DROP_TAGS : DONE;
+}
+
+/* write_tags writes the tags at an offset. */
+static __always_inline long write_tags(struct __sk_buff *skb, __u32 at, const struct tags *t)
+{
+	switch (t->size) {
+	case 0:
+		return 0;
+	case TAG_SIZE:
+		return bpf_skb_store_bytes(skb, at, t->tag, TAG_SIZE, 0);
+	case 2 * TAG_SIZE:
+		return bpf_skb_store_bytes(skb, at, t->tag, 2 * TAG_SIZE, 0);
+	default:
+		return bpf_skb_store_bytes(skb, at, t->tag, 3 * TAG_SIZE, 0);
+	}
+}
+
+/*
+ * make_room puts bytes before the frame for the outer header and the tags, and
+ * puts the inner Ethernet header, tags in it, behind the outer header's place.
+ *
+ * bpf_skb_change_head takes every frame. A super-packet needs
+ * bpf_skb_adjust_room, which tells the kernel where its segments' headers are,
+ * and which knows IPv4 and IPv6 only, as do super-packets. So does, with marked,
+ * an IP packet for a card that fills in checksums where it finds TCP or UDP
+ * itself, and not where it is told (NETIF_F_IP_CSUM without NETIF_F_HW_CSUM):
+ * told of the encapsulation, it looks deeper, or the kernel fills them in.
+ */
+static __always_inline enum drop_reason make_room(struct __sk_buff *skb, const struct tags *t, __u32 room, __u64 family, int marked)
+{
+	__u64 inner_eth = sizeof(struct ethhdr) + t->size;
+	__u64 flags = family | BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L4_GRE |
+		      BPF_F_ADJ_ROOM_ENCAP_L2_ETH | BPF_F_ADJ_ROOM_ENCAP_L2(inner_eth);
+	struct ethhdr eth;
+
+	marked = marked && (skb->protocol == bpf_htons(ETH_P_IP) || skb->protocol == bpf_htons(ETH_P_IPV6));
+	if (!skb->gso_size && !t->size && !marked) /* the frame is as it has to be */
+		return bpf_skb_change_head(skb, room, 0) ? DROP_UNEDITABLE : DONE;
+	if (bpf_skb_load_bytes(skb, 0, &eth, sizeof(eth)))
+		return DROP_RUNT;
+	if (skb->gso_size) {
+		if (bpf_skb_adjust_room(skb, room + t->size, BPF_ADJ_ROOM_MAC, flags))
+			return DROP_NESTED;
+	} else if (!marked || bpf_skb_adjust_room(skb, room + t->size, BPF_ADJ_ROOM_MAC, flags)) {
+		/* Too short for what it says it is, or encapsulated already. */
+		if (bpf_skb_change_head(skb, room + t->size, 0))
+			return DROP_UNEDITABLE;
+	}
+	if (bpf_skb_store_bytes(skb, room, &eth, ADDRESSES, 0) ||
+	    write_tags(skb, room + ADDRESSES, t) ||
+	    bpf_skb_store_bytes(skb, room + ADDRESSES + t->size, &eth.h_proto, sizeof(eth.h_proto), 0))
+		return DROP_UNEDITABLE;
+	return DONE;
+}
+
+static __always_inline enum drop_reason wrap_skb4(struct __sk_buff *skb, const struct end *e, const struct tags *t)
+{
+	__u32 inner = skb->len + t->size;
+	enum drop_reason why = make_room(skb, t, EGRE4_ROOM, BPF_F_ADJ_ROOM_ENCAP_L3_IPV4, e->flags & END_MARKED);
+	void *header;
+
+	if (why != DONE)
+		return why;
+	header = (void *)(long)skb->data;
+	if (header + EGRE4_ROOM > (void *)(long)skb->data_end)
+		return DROP_UNEDITABLE;
+	copy(header, e->outer.bytes, EGRE4_ROOM);
+	fill_lengths4(header, &e->outer, inner);
+	return DONE;
+}
+
+static __always_inline enum drop_reason wrap_skb6(struct __sk_buff *skb, const struct end *e, const struct tags *t)
+{
+	__u32 inner = skb->len + t->size;
+	enum drop_reason why = make_room(skb, t, EGRE6_ROOM, BPF_F_ADJ_ROOM_ENCAP_L3_IPV6, e->flags & END_MARKED);
+	void *header;
+
+	if (why != DONE)
+		return why;
+	header = (void *)(long)skb->data;
+	if (header + EGRE6_ROOM > (void *)(long)skb->data_end)
+		return DROP_UNEDITABLE;
+	copy(header, e->outer.bytes, EGRE6_ROOM);
+	fill_lengths6(header, inner);
+	return DONE;
+}
+
+/*
+ * The length of the longest frame that a super-packet of TCP or UDP will be cut
+ * into; of what else there may be, that of a frame without headers.
+ */
+static __always_inline __u32 segment_of(struct __sk_buff *skb)
+{
+	__u32 at = sizeof(struct ethhdr);
+	__u8 first, protocol, offset;
+
+	if (bpf_skb_load_bytes(skb, at, &first, sizeof(first)))
+		return skb->gso_size;
+	if (first >> 4 == 4) {
+		if (bpf_skb_load_bytes(skb, at + offsetof(struct iphdr, protocol), &protocol, sizeof(protocol)))
+			return skb->gso_size;
+		at += (first & 15) * 4;
+	} else {
+		if (bpf_skb_load_bytes(skb, at + offsetof(struct ipv6hdr, nexthdr), &protocol, sizeof(protocol)))
+			return skb->gso_size;
+		at += sizeof(struct ipv6hdr);
+	}
+	if (protocol == 17)
+		return at + 8 + skb->gso_size;
+	if (protocol != 6 || bpf_skb_load_bytes(skb, at + 12, &offset, sizeof(offset)))
+		return skb->gso_size;
+	return at + (offset >> 4) * 4 + skb->gso_size;
+}
+
+/*
+ * send_egre leaves by an end that is of the mode, and gives the program's
+ * answer.
+ */
+static __always_inline int send_egre(struct __sk_buff *skb, const struct end *e, enum mode mode)
+{
+	enum drop_reason why;
+	struct tags t = {};
+	__u32 length;
+
+	why = take_tags(skb, &t);
+	length = skb->gso_size ? segment_of(skb) : skb->len;
+	if (why == DONE && length + t.size > e->longest)
+		why = DROP_LONG;
+	if (why == DONE)
+		why = mode == MODE_EGRE4 ? wrap_skb4(skb, e, &t) : wrap_skb6(skb, e, &t);
+	if (why != DONE)
+		return drop(skb, e->slot, why);
+	return bpf_redirect(e->uplink, 0);
+}

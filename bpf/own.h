@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * Whether a node has an IPv4 address: on any of its devices, up or down. Going
+ * through all of them takes too long for each packet, so their hashes are kept,
+ * as long as the kernel's count of changes is what it was.
+ */
+#pragma once
+
+#include "maps.h"
+#include "node.h"
+
+#define OWN_WORDS 16
+
+/* Devices and addresses of a node that are gone through once for a change, and
+ * with a packet whose source has the hash of one of them: no longer than the
+ * stack takes for it. */
+#define OWN_STEPS 4096
+#define OWN_FEW 128
+
+/* The addresses of a node. Each end that packets leave by keeps them. */
+struct own {
+	__u64 netns; /* 0: being written */
+	__u32 changes;
+	__u32 steps; /* more than OWN_STEPS: too many */
+	__u64 bits[OWN_WORDS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_PORTS);
+	__type(key, __u32); /* slot of the end's port */
+	__type(value, struct own);
+} own_addresses SEC(".maps");
+
+/* A walk through the addresses of a namespace, a device or address a step. */
+struct walk {
+	__u64 head, device, address; /* kernel addresses; 0: none */
+	__u64 bits[OWN_WORDS];
+	__be32 wanted;
+	int found, whole;
+	__u32 steps;
+};
+
+/* Where the hash of an address is: a word, and a bit of it. */
+static __always_inline __u32 own_hash(__be32 address)
+{
+	return address * 0x9e3779b1U; /* 2^32 by the golden ratio */
+}
+
+#define OWN_WORD(hash) (((hash) >> 28) & (OWN_WORDS - 1))
+#define OWN_BIT(hash) (1ULL << (((hash) >> 22) & 63))
+
+static long own_step(__u32 step, struct walk *w)
+{
+	w->steps = step;
+	if (w->address) {
+		struct in_ifaddr *a = KERNEL_AT(struct in_ifaddr, w->address);
+		__be32 local = a->ifa_local;
+		__u32 hash = own_hash(local);
+
+		w->bits[OWN_WORD(hash)] |= OWN_BIT(hash);
+		w->found |= local == w->wanted;
+		w->address = (__u64)a->ifa_next;
+	} else if (w->device != w->head) {
+		struct net_device *dev = KERNEL_OF(struct net_device, dev_list, w->device);
+		struct in_device *in = dev->ip_ptr;
+
+		w->device = (__u64)dev->dev_list.next;
+		w->address = in ? (__u64)in->ifa_list : 0;
+	} else {
+		w->whole = 1;
+		return 1;
+	}
+	return 0;
+}
+
+/* own_walk looks an address up the long way, and has kept what it has seen. */
+static __noinline int own_walk(struct xdp_md *ctx, __be32 address, __u32 slot)
+{
+	struct net *net = device_of(ctx)->nd_net.net;
+	struct walk w = {.wanted = address};
+	__u32 changes = net->ipv4.dev_addr_genid.counter;
+	struct own *o;
+
+	w.head = (__u64)net + bpf_core_field_offset(struct net, dev_base_head);
+	w.device = (__u64)net->dev_base_head.next;
+	bpf_loop(OWN_STEPS, own_step, &w, 0);
+	if (!w.whole) {
+		__builtin_memset(w.bits, 0xff, sizeof(w.bits));
+		w.steps = OWN_STEPS + 1;
+		w.found = 1;
+	}
+	o = bpf_map_lookup_elem(&own_addresses, &slot);
+	if (o) {
+		o->netns = 0;
+		o->changes = changes;
+		o->steps = w.steps;
+		__builtin_memcpy(o->bits, w.bits, sizeof(o->bits));
+		__sync_lock_test_and_set(&o->netns, net->net_cookie);
+	}
+	return w.found;
+}
+
+/* is_own: the node has the address, or it takes too long to find out. */
+static __always_inline int is_own(struct xdp_md *ctx, struct net *net, __be32 address, __u32 slot)
+{
+	struct own *o = bpf_map_lookup_elem(&own_addresses, &slot);
+	__u32 hash = own_hash(address);
+
+	if (o && o->netns == net->net_cookie && o->changes == (__u32)net->ipv4.dev_addr_genid.counter) {
+		if (!(o->bits[OWN_WORD(hash)] & OWN_BIT(hash)))
+			return 0;
+		if (o->steps > OWN_FEW)
+			return 1;
+	}
+	return own_walk(ctx, address, slot);
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* Counting what the kernel's stack carries: at ports, bridges, and their members. */
+#pragma once
+
+#include "count.h"
+#include "verdict.h"
+
+/*
+ * How many frames of the wire an skb stands for: one, or the segments of a
+ * super-packet. (Bytes are counted as they are; a super-packet's headers once.)
+ */
+static __always_inline __u64 frames(const struct __sk_buff *skb)
+{
+	__u32 segments = skb->gso_segs;
+
+	return segments ? segments : 1;
+}
+
+static __always_inline void count_from(const struct __sk_buff *skb, __u32 slot)
+{
+	struct traffic *c = counters_of(slot);
+
+	if (c) {
+		c->from_packets += frames(skb);
+		c->from_bytes += skb->len;
+	}
+}
+
+static __always_inline void count_to(const struct __sk_buff *skb, __u32 slot)
+{
+	struct traffic *c = counters_of(slot);
+
+	if (c) {
+		c->to_packets += frames(skb);
+		c->to_bytes += skb->len;
+	}
+}
+
+static __noinline int drop(const struct __sk_buff *skb, __u32 slot, enum drop_reason why)
+{
+	struct dropped *d = bpf_map_lookup_elem(&drops, &slot);
+
+	if (d && why < DROP_REASONS)
+		__sync_fetch_and_add(&d->packets[why], frames(skb));
+	return VERDICT_DROP;
+}
+
+/* The entry of the device that a frame is at. */
+static __always_inline struct port *port_of(const struct __sk_buff *skb)
+{
+	__u32 ifindex = skb->ifindex;
+
+	return bpf_map_lookup_elem(&ports, &ifindex);
+}
