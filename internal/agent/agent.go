@@ -46,6 +46,8 @@ type Config struct {
 	Runtime  string // OCI runtime; see container.Config
 	Store    Store
 	Log      *slog.Logger
+	// Uplinks are the underlay interfaces; none: links stay on this machine.
+	Uplinks []Uplink
 }
 
 // Agent is the reconciler of one substrate node.
@@ -55,10 +57,12 @@ type Agent struct {
 	containers *container.Runtime
 	pins       string // the BPF file system
 	paths      *dataplane.Dataplane
+	uplinks    *uplinks // nil: none are configured
 
 	mu      sync.Mutex
 	workers map[string]*worker
 	running sync.WaitGroup
+	changed chan struct{} // see UnderlayChanged
 	swept   chan struct{} // closed when the leftovers without a plan have workers
 }
 
@@ -81,10 +85,16 @@ func New(cfg Config) (*Agent, error) {
 	}
 	a := &Agent{
 		cfg: cfg, log: cfg.Log, containers: containers, pins: pins, paths: paths,
-		workers: map[string]*worker{}, swept: make(chan struct{}),
+		workers: map[string]*worker{}, changed: make(chan struct{}, 1), swept: make(chan struct{}),
 	}
 	if err := a.unmakeAll(); err != nil {
 		return nil, errors.Join(fmt.Errorf("tidy up after a predecessor: %w", err), a.Close())
+	}
+	if a.uplinks, err = newUplinks(cfg.Uplinks, paths); err != nil {
+		return nil, errors.Join(err, a.Close())
+	}
+	if a.uplinks != nil {
+		a.uplinks.refresh(a.log)
 	}
 	return a, nil
 }
@@ -97,6 +107,13 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer a.running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	for _, task := range []func(context.Context){a.follow, a.refreshNeighbours} {
+		a.running.Add(1)
+		go func() {
+			defer a.running.Done()
+			task(ctx)
+		}()
+	}
 	synced := false
 	for e := range a.cfg.Store.WatchPlans(ctx, a.cfg.Host) {
 		switch {
@@ -130,6 +147,9 @@ func (a *Agent) Run(ctx context.Context) error {
 // data plane away as well, so that an idle service leaves nothing.
 func (a *Agent) Close() error {
 	attached, err := a.paths.Read()
+	if a.uplinks != nil {
+		err = errors.Join(err, a.uplinks.underlay.Close())
+	}
 	err = errors.Join(err, a.paths.Close(), a.containers.Close())
 	if err != nil || len(attached) > 0 {
 		return err

@@ -74,12 +74,17 @@ func parseAlias(instance, alias string) (vnet, object string, ok bool) {
 	return vnet, object, ok
 }
 
-// observe reads what the machine holds of a VNet.
-func (a *Agent) observe(ctx context.Context, name string) (*observed, error) {
+// observe reads what the machine holds of a VNet, and what a plan for it needs
+// to know of the machine.
+func (a *Agent) observe(ctx context.Context, want *plan.Plan) (*observed, error) {
+	name := want.VNet
 	o := &observed{
-		kernel: reconcile.Kernel{Nodes: map[string]reconcile.Node{}, Devices: map[string]reconcile.Device{}},
+		kernel: reconcile.Kernel{Nodes: map[string]reconcile.Node{}, Devices: map[string]reconcile.Device{}, Ways: a.ways(want)},
 		states: map[string]container.State{}, marks: map[string]applied{},
 		spaces: map[string]*netns.NS{}, index: map[string]int{}, owner: map[string]string{},
+	}
+	if err := a.paths.FastPathSupported(); err != nil {
+		o.kernel.NoFastPath = err.Error()
 	}
 	if err := a.observeDevices(name, o); err != nil {
 		return nil, fmt.Errorf("read the devices of %s: %w", name, err)
@@ -96,6 +101,12 @@ func (a *Agent) observe(ctx context.Context, name string) (*observed, error) {
 	if err := o.observeNodes(ctx); err != nil {
 		o.close()
 		return nil, err
+	}
+	for node, why := range a.unfast(name) {
+		if n, ok := o.kernel.Nodes[node]; ok {
+			n.NoFastPath = why
+			o.kernel.Nodes[node] = n
+		}
 	}
 	return o, nil
 }
@@ -118,7 +129,10 @@ func (a *Agent) observeDevices(name string, o *observed) error {
 			o.owner[l.Device], _, _ = strings.Cut(object, ":")
 			label[l.Device] = object
 			if lan, ok := strings.CutPrefix(object, "@"); ok {
-				label[l.Device] = "lan " + lan
+				lan, peer, tunnel := strings.Cut(lan, ">")
+				if label[l.Device] = "lan " + lan; tunnel {
+					label[l.Device] += " to " + peer
+				}
 			}
 		}
 	}
@@ -148,15 +162,32 @@ func (a *Agent) observeDevices(name string, o *observed) error {
 		d := reconcile.Device{
 			Owner: label[device], Bridge: l.Kind == port.KindBridge, Up: l.Up, MTU: l.MTU, Master: l.Master, Egress: queues[l.Index].Shape,
 			Attached: ok, Peer: names[at.Peer], Shaped: at.Mode == dataplane.Shaped,
+			Path: pathOf(at), Receives: at.Inner, Fast: at.Fast,
 		}
-		shapedEnd, member := port.HelperNames(device)
-		if h, ok := mine[member]; ok {
-			part[shapedEnd], part[member] = true, true
-			d.Ingress = queues[mine[shapedEnd].Index].Shape
-			if d.Attached = ok && d.Peer == shapedEnd && attached[member].Mode == dataplane.Switched; d.Attached {
-				d.Master = h.Master
+		switch shapedEnd, behind := port.HelperNames(device); {
+		case l.Kind == port.KindTunnel:
+			member := port.TunnelMember(device)
+			part[member] = true
+			h := mine[member]
+			d.Up = l.Up && h.Up
+			if attached[member].Mode == dataplane.Switched {
+				d.Master, d.Isolated = h.Master, h.Isolated
 			}
-			d.Peer = ""
+			if h.MTU != l.MTU {
+				d.MTU = 0 // neither
+			}
+		case mine[behind].Device != "":
+			part[shapedEnd], part[behind] = true, true
+			d.Ingress = queues[mine[shapedEnd].Index].Shape
+			end := attached[behind]
+			d.Attached = ok && d.Peer == shapedEnd && (end.Mode == dataplane.Switched || end.Role == dataplane.Port)
+			if d.Attached && end.Mode == dataplane.Switched {
+				d.Master = mine[behind].Master
+			}
+			if end.Path != nil && end.Peer == l.Index {
+				d.Path = pathOf(end)
+			}
+			d.Peer, d.Shaped = "", false
 		}
 		o.kernel.Devices[device] = d
 	}
@@ -166,6 +197,18 @@ func (a *Agent) observeDevices(name string, o *observed) error {
 		}
 	}
 	return nil
+}
+
+// pathOf gives the path that an attachment is connected with.
+func pathOf(at dataplane.Attachment) reconcile.Path {
+	if at.Path == nil {
+		return reconcile.Path{}
+	}
+	p := at.Path
+	return reconcile.Path{
+		Ends: reconcile.Ends{Local: p.Local, Remote: p.Remote}, Key: p.Key, MTU: p.LinkMTU,
+		Way: reconcile.Way{Uplink: p.Uplink, Source: p.Source, NextHop: p.NextHop, MTU: p.UnderlayMTU},
+	}
 }
 
 // groupShared reports whether a device that is not the VNet's is in its group.

@@ -10,8 +10,13 @@ import (
 	"trellis/internal/store"
 )
 
-// reportEvery bounds how often a VNet's status is written while it changes.
-const reportEvery = 200 * time.Millisecond
+const (
+	// reportEvery bounds how often a VNet's status is written while it changes.
+	reportEvery = 200 * time.Millisecond
+	// reportAgain is when a status is written again that the store did not take
+	// because it was away.
+	reportAgain = time.Second
+)
 
 // reporter writes the status of one VNet to the store: at once when the phase
 // changes, otherwise at most once in reportEvery.
@@ -86,7 +91,16 @@ func (r *reporter) flush() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	err := r.a.cfg.Store.PutStatus(ctx, r.a.cfg.Host, r.vnet, &st)
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
+	switch {
+	case err == nil, errors.Is(err, store.ErrNotFound):
+	case errors.Is(err, store.ErrAway): // the store has said so
+		r.a.log.Debug("the status of a VNet waits for the store", "vnet", r.vnet)
+		r.mu.Lock()
+		if r.timer == nil && !r.closed {
+			r.timer = time.AfterFunc(reportAgain, r.flush)
+		}
+		r.mu.Unlock()
+	default:
 		r.a.log.Error("the status of a VNet could not be written", "vnet", r.vnet, "err", err)
 	}
 }
@@ -113,6 +127,11 @@ func (r *reporter) phase(p store.Phase) {
 			s.Missing, s.MissingNodes = nil, 0
 		}
 	})
+}
+
+// paths enters the paths of the VNet that are in trouble.
+func (r *reporter) paths(named []store.PathTrouble, count int) {
+	r.update(false, func(s *store.Status) { s.Paths, s.PathsInTrouble = named, count })
 }
 
 // fail ends a pass with an error.

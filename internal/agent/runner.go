@@ -36,6 +36,10 @@ type runner struct {
 	nodes map[string]*plan.Node // of the plan, by name
 	ports map[string]*plan.Port // by device
 	lans  map[string]*plan.LAN  // by device
+	// tunnels are those of the plan, by device: a port, or the outer end of what
+	// stands on a LAN's bridge.
+	tunnels map[string]*plan.Tunnel
+	owners  map[string]string // the nodes of the ports, by device
 
 	done atomic.Int64
 
@@ -47,6 +51,7 @@ func newRunner(w *worker, want *plan.Plan, seen *observed) *runner {
 	r := &runner{
 		w: w, a: w.a, want: want, seen: seen, marks: reconcile.MarksOf(want), wait: w.waiting(),
 		nodes: map[string]*plan.Node{}, ports: map[string]*plan.Port{}, lans: map[string]*plan.LAN{},
+		tunnels: map[string]*plan.Tunnel{}, owners: map[string]string{},
 		held: map[string]*container.Held{},
 	}
 	for i := range want.Nodes {
@@ -54,10 +59,14 @@ func newRunner(w *worker, want *plan.Plan, seen *observed) *runner {
 		r.nodes[n.Name] = n
 		for j := range n.Ports {
 			r.ports[n.Ports[j].Device] = &n.Ports[j]
+			r.owners[n.Ports[j].Device] = n.Name
 		}
 	}
 	for i := range want.LANs {
 		r.lans[want.LANs[i].Device] = &want.LANs[i]
+	}
+	for i := range want.Tunnels {
+		r.tunnels[want.Tunnels[i].Device] = &want.Tunnels[i]
 	}
 	return r
 }
@@ -71,8 +80,11 @@ var handlers = map[reconcile.Op]func(*runner, context.Context, []reconcile.Step)
 	reconcile.Start:        each((*runner).start),
 	reconcile.AddBridge:    (*runner).addBridges,
 	reconcile.AddPort:      (*runner).addPorts,
+	reconcile.AddTunnel:    (*runner).addTunnels,
+	reconcile.Receive:      (*runner).receive,
 	reconcile.Join:         (*runner).join,
 	reconcile.Enslave:      (*runner).enslave,
+	reconcile.Connect:      (*runner).connect,
 	reconcile.Shape:        (*runner).shape,
 	reconcile.Resize:       each((*runner).resize),
 	reconcile.Address:      each((*runner).address),
@@ -80,6 +92,7 @@ var handlers = map[reconcile.Op]func(*runner, context.Context, []reconcile.Step)
 	reconcile.Carrier:      (*runner).carrier,
 	reconcile.Limit:        each((*runner).limit),
 	reconcile.Reload:       each((*runner).reload),
+	reconcile.FastPath:     (*runner).fastPath,
 	reconcile.Release:      each((*runner).release),
 	reconcile.Exec:         each((*runner).exec),
 }
@@ -151,6 +164,9 @@ func (r *runner) run(ctx context.Context) (err error) {
 		steps = steps[n:]
 	}
 	fault.Point("agent.done")
+	if err := r.heedAll(context.WithoutCancel(ctx), r.forwarding()); err != nil {
+		return fmt.Errorf("watch the nodes of %s: %w", r.want.VNet, err)
+	}
 	for _, s := range r.seen.states {
 		if s.Running && s.Released && r.nodes[s.Node] != nil {
 			if err := r.w.watch(context.WithoutCancel(ctx), s); err != nil {
@@ -168,7 +184,8 @@ func (r *runner) finish(err error) {
 	held := r.held
 	r.held = map[string]*container.Held{}
 	r.mu.Unlock()
-	for _, h := range held {
+	for n, h := range held {
+		r.w.ignore(n)
 		h.Abort()
 	}
 	for _, ns := range r.seen.spaces {

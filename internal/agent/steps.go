@@ -77,16 +77,46 @@ func (r *runner) dropGroup() error {
 
 // removeDevices removes ports and bridges of the root context.
 func (r *runner) removeDevices(_ context.Context, steps []reconcile.Step) error {
-	devices := make([]string, len(steps))
-	for i, s := range steps {
+	var devices []string
+	for _, s := range steps {
 		r.point(s.Op)
-		devices[i] = s.Device
-		delete(r.seen.index, s.Device)
+		devices = append(devices, r.withParts(s.Device)...)
+	}
+	for _, d := range devices {
+		delete(r.seen.index, d)
 	}
 	if err := r.remove(devices); err != nil {
 		return err
 	}
 	r.advance(len(steps))
+	return nil
+}
+
+// withParts gives a device and those that are there for its sake alone.
+func (r *runner) withParts(device string) []string {
+	devices := []string{device}
+	shaped, behind := port.HelperNames(device)
+	for _, d := range []string{shaped, behind, port.TunnelMember(device)} {
+		if _, ok := r.seen.index[d]; ok && d != device {
+			devices = append(devices, d)
+		}
+	}
+	return devices
+}
+
+// dropHelper removes the helper pair of a port.
+func (r *runner) dropHelper(device string) error {
+	shaped, behind := port.HelperNames(device)
+	if _, ok := r.seen.index[shaped]; !ok {
+		return nil
+	}
+	if err := r.remove([]string{shaped, behind}); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.seen.index, shaped)
+	delete(r.seen.index, behind)
 	return nil
 }
 
@@ -249,6 +279,16 @@ func (r *runner) learnDevices() error {
 func (r *runner) join(_ context.Context, steps []reconcile.Step) error {
 	for _, s := range steps {
 		r.point(s.Op)
+		for _, device := range []string{s.Device, s.Peer} {
+			if err := r.dropHelper(device); err != nil { // of a link that was another
+				return err
+			}
+			if r.seen.kernel.Devices[device].Master != "" {
+				if err := bridge.SetPort("", device); err != nil {
+					return err
+				}
+			}
+		}
 		if err := r.joinPorts(s.Device, s.Peer); err != nil {
 			return fmt.Errorf("join %s/%s: %w", r.want.VNet, s.Name, err)
 		}
@@ -276,12 +316,17 @@ func (r *runner) end(device string) dataplane.End {
 // way of a helper pair.
 func (r *runner) enslave(_ context.Context, steps []reconcile.Step) error {
 	masters := make(map[string]string, len(steps))
+	var tunnels []reconcile.Step
 	for _, s := range steps {
 		r.point(s.Op)
+		if r.tunnels[s.Device] != nil {
+			tunnels = append(tunnels, s)
+			continue
+		}
 		member := s.Device
 		shaped, helper := port.HelperNames(s.Device)
 		if r.ports[s.Device].Ingress.IsZero() {
-			if err := port.Delete(shaped); err != nil {
+			if err := r.dropHelper(s.Device); err != nil {
 				return fmt.Errorf("remove the helper of %s/%s: %w", r.want.VNet, s.Name, err)
 			}
 		} else {
@@ -298,31 +343,41 @@ func (r *runner) enslave(_ context.Context, steps []reconcile.Step) error {
 	if err := bridge.SetPorts(masters); err != nil {
 		return fmt.Errorf("put the ports of %s on their bridges: %w", r.want.VNet, err)
 	}
+	if err := r.enslaveTunnels(tunnels); err != nil {
+		return err
+	}
 	r.advance(len(steps))
 	return nil
+}
+
+// makeHelper makes a port's helper pair, unless it is there.
+func (r *runner) makeHelper(p *plan.Port) error {
+	shaped, behind := port.HelperNames(p.Device)
+	if _, ok := r.seen.index[shaped]; ok {
+		return nil
+	}
+	made, err := r.a.making(r.want.VNet, []string{shaped, behind})
+	if err != nil {
+		return err
+	}
+	err = port.CreateHelpers([]port.Helper{{
+		Device: p.Device, Group: r.want.Group, MTU: p.MTU,
+		Alias: plan.Alias(r.a.cfg.Instance, r.want.VNet, r.owners[p.Device]+":"+p.Name),
+	}})
+	if err != nil {
+		return err
+	}
+	if err := made(); err != nil {
+		return err
+	}
+	return r.learnDevices()
 }
 
 // help makes a port's helper pair and joins the port with it.
 func (r *runner) help(s reconcile.Step, shaped, helper string) error {
 	p := r.ports[s.Device]
-	if _, ok := r.seen.index[shaped]; !ok {
-		made, err := r.a.making(r.want.VNet, []string{shaped, helper})
-		if err != nil {
-			return err
-		}
-		err = port.CreateHelpers([]port.Helper{{
-			Device: p.Device, Group: r.want.Group, MTU: p.MTU,
-			Alias: plan.Alias(r.a.cfg.Instance, r.want.VNet, s.Node+":"+p.Name),
-		}})
-		if err != nil {
-			return err
-		}
-		if err := made(); err != nil {
-			return err
-		}
-		if err := r.learnDevices(); err != nil {
-			return err
-		}
+	if err := r.makeHelper(p); err != nil {
+		return err
 	}
 	if err := bridge.SetPort("", s.Device); err != nil {
 		return err
@@ -356,7 +411,11 @@ func (r *runner) shape(_ context.Context, steps []reconcile.Step) error {
 }
 
 func (r *runner) resize(_ context.Context, s reconcile.Step) error {
-	return port.SetMTU(s.Device, r.ports[s.Device].MTU)
+	t := r.tunnels[s.Device]
+	if t == nil || t.LAN == "" {
+		return port.SetMTU(s.Device, r.ports[s.Device].MTU)
+	}
+	return errors.Join(port.SetMTU(s.Device, t.MTU), port.SetMTU(port.TunnelMember(s.Device), t.MTU))
 }
 
 // address sets up what is inside a node.
@@ -410,7 +469,11 @@ func (r *runner) carrier(_ context.Context, steps []reconcile.Step) error {
 	up := make(map[string]bool, len(steps))
 	for _, s := range steps {
 		r.point(s.Op)
-		up[s.Device] = !r.ports[s.Device].Down
+		if p := r.ports[s.Device]; p != nil {
+			up[s.Device] = !p.Down
+		} else {
+			up[s.Device], up[port.TunnelMember(s.Device)] = true, true
+		}
 	}
 	if err := port.SetUp(up); err != nil {
 		return fmt.Errorf("set the carrier of ports of %s: %w", r.want.VNet, err)

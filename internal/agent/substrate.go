@@ -4,18 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-
-	"golang.org/x/sync/errgroup"
 
 	"trellis/internal/agent/reconcile"
 	"trellis/internal/plan"
 	"trellis/internal/store"
 	"trellis/internal/substrate/container"
-	"trellis/internal/substrate/netns"
-	"trellis/internal/substrate/port"
-	"trellis/internal/substrate/probe"
 	"trellis/internal/substrate/shaper"
 	"trellis/internal/vnp"
 )
@@ -78,7 +72,7 @@ func (a *Agent) checkShapes(p *plan.Plan) error {
 
 // DryRun implements [vnp.Substrate].
 func (a *Agent) DryRun(ctx context.Context, p *plan.Plan) ([]vnp.Step, error) {
-	seen, err := a.observe(ctx, p.VNet)
+	seen, err := a.observe(ctx, p)
 	if err != nil {
 		return nil, err
 	}
@@ -121,162 +115,6 @@ func (a *Agent) Exec(ctx context.Context, vnet, node string, e vnp.ExecSpec) (vn
 		return nil, err
 	}
 	return p, nil
-}
-
-// Capture implements [vnp.Substrate].
-func (a *Agent) Capture(ctx context.Context, vnet, node, iface string, snaplen uint32, count uint64, w io.Writer) error {
-	s, err := a.state(ctx, vnet, node)
-	if err != nil {
-		return err
-	}
-	ns, err := netns.OfPid(s.Pid)
-	if err != nil {
-		return err
-	}
-	defer ns.Close()
-	return probe.Capture(ctx, ns.FD(), iface, snaplen, count, w)
-}
-
-// Ping implements [vnp.Substrate].
-func (a *Agent) Ping(ctx context.Context, p *plan.Plan, o vnp.PingOptions, progress func(done, total int)) (*vnp.PingResult, error) {
-	states, err := a.containers.List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	running := map[string]container.State{}
-	for _, s := range states {
-		if s.VNet == p.VNet && s.Running && s.Released {
-			running[s.Node] = s
-		}
-	}
-	nodes := make([]probe.Node, 0, len(p.Nodes))
-	for i := range p.Nodes {
-		n := &p.Nodes[i]
-		s, ok := running[n.Name]
-		if !ok {
-			return nil, fmt.Errorf("node %s/%s is not running now: see `trellis show %s`", p.VNet, n.Name, p.VNet)
-		}
-		ns, err := netns.OfPid(s.Pid)
-		if err != nil {
-			return nil, fmt.Errorf("node %s/%s: %w", p.VNet, n.Name, err)
-		}
-		defer ns.Close()
-		node := probe.Node{Name: n.Name, NS: ns.FD()}
-		for _, l := range n.Loopbacks {
-			node.Addrs = append(node.Addrs, l.Addr())
-		}
-		nodes = append(nodes, node)
-	}
-	pairs := probe.AllPairs(nodes)
-	if o.Sample > 0 {
-		pairs = probe.Sample(nodes, o.Sample, o.Seed)
-	}
-	res, err := probe.Ping(ctx, nodes, pairs, probe.Options{Timeout: o.Timeout}, progress)
-	if err != nil {
-		return nil, err
-	}
-	out := &vnp.PingResult{
-		Pairs: res.Pairs, Reachable: res.Reachable, Seed: o.Seed,
-		Min: res.RTT.Min, Median: res.RTT.Median, Max: res.RTT.Max,
-	}
-	for _, f := range res.Failed {
-		out.Failed = append(out.Failed, vnp.PingFailure{
-			From: nodes[f.From].Name, To: nodes[f.To].Name, Family: f.Family, Reason: f.Reason,
-		})
-	}
-	return out, nil
-}
-
-// NodeStats implements [vnp.Substrate].
-func (a *Agent) NodeStats(ctx context.Context, vnet string) (map[string]vnp.NodeStats, error) {
-	states, err := a.containers.List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var running []container.State
-	for _, s := range states {
-		if s.VNet == vnet && s.Running && s.Released {
-			running = append(running, s)
-		}
-	}
-	stats := make([]vnp.NodeStats, len(running))
-	var g errgroup.Group
-	g.SetLimit(parallel())
-	for i, s := range running {
-		g.Go(func() error {
-			st, err := a.containers.Stat(s.ID)
-			if err != nil {
-				if gone(err) {
-					return nil
-				}
-				return fmt.Errorf("what %s uses: %w", s.ID, err)
-			}
-			stats[i] = vnp.NodeStats{Memory: st.Memory, CPU: st.CPU}
-			for _, v := range st.Services {
-				stats[i].Services = append(stats[i].Services, vnp.ServiceStats{
-					Name: v.Name, State: serviceState(v), Pid: v.Pid, Restarts: v.Restarts,
-				})
-			}
-			return nil
-		})
-	}
-	if err := g.Wait(); err != nil {
-		return nil, err
-	}
-	all := make(map[string]vnp.NodeStats, len(running))
-	for i, s := range running {
-		all[s.Node] = stats[i]
-	}
-	return all, nil
-}
-
-// serviceState gives a service's state in the API's words.
-func serviceState(s container.ServiceStatus) string {
-	switch s.State {
-	case container.ServiceRunning:
-		return "running"
-	case container.ServiceBackoff:
-		return "waiting"
-	}
-	if s.Exit != 0 {
-		return "failed"
-	}
-	return "exited"
-}
-
-// PortStats implements [vnp.Substrate].
-func (a *Agent) PortStats(_ context.Context, vnet string) (map[string]vnp.PortStats, error) {
-	links, err := port.List(a.cfg.Instance)
-	if err != nil {
-		return nil, err
-	}
-	counters, err := a.paths.Counters()
-	if err != nil {
-		return nil, err
-	}
-	queues, err := shaper.Read()
-	if err != nil {
-		return nil, err
-	}
-	all := map[string]vnp.PortStats{}
-	for _, l := range links {
-		owner, object, ok := parseAlias(a.cfg.Instance, l.Alias)
-		if !ok || owner != vnet || l.Kind != port.KindPort {
-			continue
-		}
-		c := counters[l.Index]
-		s := vnp.PortStats{
-			Device:    l.Device,
-			RxPackets: c.ToNodePackets, RxBytes: c.ToNodeBytes,
-			TxPackets: c.FromNodePackets, TxBytes: c.FromNodeBytes,
-			Drops: queues[l.Index].Drops,
-		}
-		for _, n := range c.Drops {
-			s.Drops += n
-		}
-		all[object] = s
-	}
-	return all, nil
 }
 
 // SweepAll implements [vnp.Substrate]: it waits until what no plan mentioned at

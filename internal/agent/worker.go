@@ -28,10 +28,11 @@ type worker struct {
 	wake chan struct{}
 
 	mu        sync.Mutex
-	want      *plan.Plan       // nil until the first assignment, or once forgotten
-	forgotten bool             // the store knows nothing of the VNet any more
-	fresh     bool             // the plan has not been looked at yet
-	watched   map[string]watch // by node
+	want      *plan.Plan          // nil until the first assignment, or once forgotten
+	forgotten bool                // the store knows nothing of the VNet any more
+	fresh     bool                // the plan has not been looked at yet
+	watched   map[string]watch    // by node
+	heeded    map[string]*heeding // by node; see heed.go
 
 	ended  chan struct{} // closed when run returns
 	report *reporter
@@ -55,7 +56,7 @@ type restart struct {
 
 func newWorker(a *Agent, vnet string) *worker {
 	return &worker{
-		a: a, vnet: vnet, wake: make(chan struct{}, 1), watched: map[string]watch{},
+		a: a, vnet: vnet, wake: make(chan struct{}, 1), watched: map[string]watch{}, heeded: map[string]*heeding{},
 		nodes: map[string]*restart{}, ended: make(chan struct{}), report: newReporter(a, vnet),
 	}
 }
@@ -244,15 +245,17 @@ func (w *worker) wasRunning(node string) bool {
 	return ok
 }
 
-// unwatch ends the wait for the containers' ends; all of them if none is named.
+// unwatch ends the wait for the containers' ends, and the watch inside; of all
+// of them if none is named.
 func (w *worker) unwatch(nodes ...string) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	if nodes == nil {
-		for _, v := range w.watched {
-			v.stop()
+		for n := range w.watched {
+			nodes = append(nodes, n)
 		}
-		clear(w.watched)
+		for n := range w.heeded {
+			nodes = append(nodes, n)
+		}
 	}
 	for _, n := range nodes {
 		if v, ok := w.watched[n]; ok {
@@ -260,6 +263,8 @@ func (w *worker) unwatch(nodes ...string) {
 			delete(w.watched, n)
 		}
 	}
+	w.mu.Unlock()
+	w.ignore(nodes...)
 }
 
 // errOvertaken says that a newer plan has arrived.
@@ -268,7 +273,8 @@ var errOvertaken = errors.New("a newer plan has arrived")
 // converge makes one pass: observe, compare, carry out, wait for the routes.
 func (w *worker) converge(ctx context.Context, want *plan.Plan, forgotten bool, changed func() bool) error {
 	w.report.begin(want, forgotten)
-	seen, err := w.a.observe(ctx, w.vnet)
+	w.a.use(ctx, want)
+	seen, err := w.a.observe(ctx, want)
 	if err != nil {
 		w.report.fail(err)
 		return err
@@ -294,6 +300,7 @@ func (w *worker) converge(ctx context.Context, want *plan.Plan, forgotten bool, 
 		w.report.phase(store.PhaseRemoved)
 		return nil
 	}
+	w.report.paths(w.a.troubles(want))
 	w.report.phase(store.PhaseCreated)
 	return w.awaitRoutes(ctx, want, changed)
 }

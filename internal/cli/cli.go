@@ -158,9 +158,12 @@ var commands = []struct {
 	{groupFiles, newGraphCommand},
 	{groupFiles, newValidateCommand},
 	{groupFiles, newConvertCommand},
+	{groupMachine, newSubstrateCommand},
 	{groupMachine, newDoctorCommand},
 	{groupMachine, newBenchCommand},
 	{groupMachine, newServeCommand},
+	{groupMachine, newSandboxCommand},
+	{groupMachine, newCertCommand},
 	{groupMachine, newVersionCommand},
 	{groupMachine, newCompletionCommand},
 }

@@ -16,6 +16,7 @@ import (
 	"connectrpc.com/connect"
 
 	"trellis/api/trellis/v1/trellisv1connect"
+	"trellis/internal/sandbox"
 )
 
 // headerTimeout carries a call's time limit to the service (Connect protocol).
@@ -39,6 +40,9 @@ func (e *Env) address() string {
 
 // client returns a client of the service. Nothing is sent yet.
 func (e *Env) client() (trellisv1connect.VNetServiceClient, error) {
+	if err := e.settle(); err != nil {
+		return nil, err
+	}
 	network, addr, base, err := e.endpoint()
 	if err != nil {
 		return nil, err
@@ -89,6 +93,27 @@ func (e *Env) endpoint() (network, addr, base string, err error) {
 	return "", "", "", usagef("--address %q is not a service; write unix:///path or http://host:port", a)
 }
 
+// settle chooses a sandbox's service where no other one is meant: no address is
+// given, none runs in the run directory, and a sandbox's does below it. It says
+// so in one line.
+func (e *Env) settle() error {
+	if e.Address != "" {
+		return nil
+	}
+	if c, err := net.Dial("unix", e.socket()); err == nil {
+		return c.Close()
+	} else if !absent(err) {
+		return nil // the call will say why
+	}
+	name, host, dir, err := sandbox.Serving(e.RunDir)
+	if err != nil || dir == "" {
+		return err
+	}
+	e.RunDir = dir
+	fmt.Fprintf(e.Stderr, "trellis: no service runs on this machine itself; asking host %s of sandbox %s\n", host, name)
+	return nil
+}
+
 // answers reports whether something listens at the service's address.
 func (e *Env) answers(ctx context.Context) (bool, error) {
 	network, addr, _, err := e.endpoint()
@@ -108,6 +133,9 @@ func (e *Env) answers(ctx context.Context) (bool, error) {
 // clientOrStart is client, after a service was started where none runs and this
 // user may start one. It says so in one line and reports whether it did.
 func (e *Env) clientOrStart(ctx context.Context) (c trellisv1connect.VNetServiceClient, started bool, err error) {
+	if err := e.settle(); err != nil {
+		return nil, false, err
+	}
 	up, err := e.answers(ctx)
 	if err != nil {
 		return nil, false, err

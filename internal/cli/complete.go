@@ -71,6 +71,22 @@ func completeVNetOrNode(ctx context.Context, c trellisv1connect.VNetServiceClien
 	return completeNode(ctx, c, args, word)
 }
 
+// completeHost offers the substrate nodes.
+func completeHost(ctx context.Context, c trellisv1connect.VNetServiceClient, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, 0
+	}
+	resp, err := c.Hosts(ctx, connect.NewRequest(&trellisv1.HostsRequest{}))
+	if err != nil {
+		return nil, 0
+	}
+	var names []string
+	for _, h := range resp.Msg.GetHosts() {
+		names = append(names, h.GetName())
+	}
+	return names, 0
+}
+
 func completeNode(ctx context.Context, c trellisv1connect.VNetServiceClient, args []string, word string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, 0

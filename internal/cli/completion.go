@@ -14,7 +14,7 @@ func newCompletionCommand(env *Env) *cobra.Command {
 		Short: "Print the shell's completion script",
 		Long: lines(
 			"Print a script that teaches the shell to complete verbs, flags, networks, nodes,",
-			"interfaces and links. The names come from the running service."),
+			"interfaces, links and substrate nodes. The names come from the running service."),
 		Example: lines(
 			"  trellis completion bash > /etc/bash_completion.d/trellis",
 			"  source <(trellis completion bash)",

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -34,6 +35,9 @@ type fakeService struct {
 	apply   func(context.Context, *trellisv1.ApplyRequest, *connect.ServerStream[trellisv1.ApplyResponse]) error
 	remove  func(context.Context, *trellisv1.DeleteRequest, *connect.ServerStream[trellisv1.DeleteResponse]) error
 	ping    *trellisv1.PingResult
+	hosts   []*trellisv1.HostStatus
+	missing []string                       // figures
+	tunnels map[string][]*trellisv1.Tunnel // by link
 	session func(*fakeService, *connect.BidiStream[trellisv1.ExecRequest, trellisv1.ExecResponse]) error
 	capture func(context.Context, *trellisv1.CaptureRequest, *connect.ServerStream[trellisv1.CaptureResponse]) error
 }
@@ -79,7 +83,7 @@ func runningTriangle() *trellisv1.VNet {
 // returns it with an environment that talks to it.
 func startFake(t *testing.T) (*fakeService, *testEnv) {
 	t.Helper()
-	f := &fakeService{vnets: map[string]*trellisv1.VNet{"triangle": runningTriangle()}}
+	f := &fakeService{vnets: map[string]*trellisv1.VNet{"triangle": runningTriangle()}, hosts: twoHosts()}
 	env := newTestEnv(t)
 	f.listen(t, env)
 	return f, env
@@ -231,7 +235,7 @@ func (f *fakeService) Delete(ctx context.Context, r *connect.Request[trellisv1.D
 func (f *fakeService) summary(v *trellisv1.VNet) *trellisv1.Summary {
 	n := int32(len(v.GetNodes()))
 	return &trellisv1.Summary{
-		Name: v.GetName(), State: "degraded", Nodes: n, NodesUp: n - 1, Links: int32(len(v.GetLinks())),
+		Name: v.GetName(), State: "degraded", Hosts: []string{"host1", "host2"}, Nodes: n, NodesUp: n - 1, Links: int32(len(v.GetLinks())),
 		Routing: v.GetRouting().GetProtocol(), CreatedUnix: created, Message: "node c: restarts too often",
 	}
 }
@@ -253,14 +257,15 @@ func (f *fakeService) Get(_ context.Context, r *connect.Request[trellisv1.GetReq
 	if v == nil {
 		return nil, connect.NewError(connect.CodeNotFound, errors.New("there is no network "+r.Msg.GetName()+"; `trellis ls` lists them"))
 	}
-	m := &trellisv1.GetResponse{Summary: f.summary(v), Vnet: v}
+	m := &trellisv1.GetResponse{Summary: f.summary(v), Vnet: v, Messages: f.missing}
 	for _, n := range v.GetNodes() {
 		s := &trellisv1.NodeStatus{
-			Name: n.GetName(), State: "running", Pid: 4711, Host: "host1", Memory: 10 << 20, CpuSeconds: 0.5,
+			Name: n.GetName(), State: "running", Pid: 4711, Host: hostOf(n.GetName()), Fastpath: "on", Memory: 10 << 20, CpuSeconds: 0.5,
 			Services: []*trellisv1.ServiceStatus{{Name: "zebra", State: "running", Pid: 7}, {Name: "ospfd", State: "running", Pid: 8, Restarts: 1}},
 		}
 		if n.GetName() == "c" {
 			s.State, s.Restarts, s.Message = "failed", 5, "restarts too often"
+			s.Fastpath = "off: a queueing discipline on eth1"
 		}
 		m.Nodes = append(m.Nodes, s)
 	}
@@ -268,13 +273,76 @@ func (f *fakeService) Get(_ context.Context, r *connect.Request[trellisv1.GetReq
 		s := &trellisv1.LinkStatus{Name: l.GetName(), Type: l.GetType(), State: "up"}
 		for _, e := range l.GetEndpoints() {
 			s.Ports = append(s.Ports, &trellisv1.PortStatus{
-				Node: e.GetNode(), Interface: e.GetName(), Device: "tr-" + e.GetNode() + e.GetName(),
-				RxPackets: 10, RxBytes: 1000, TxPackets: 20, TxBytes: 2000, Drops: 1,
+				Node: e.GetNode(), Interface: e.GetName(), Device: "tr-" + e.GetNode() + e.GetName(), Host: hostOf(e.GetNode()),
+				RxPackets: 10, RxBytes: 1000, TxPackets: 20, TxBytes: 2000, RxFastPackets: 5, RxFastBytes: 500,
+				Drops: 1, DropsByReason: map[string]uint64{"unjoined": 1, "runt": 0},
 			})
 		}
+		f.across(s)
+		s.Tunnels = f.tunnels[l.GetName()]
 		m.Links = append(m.Links, s)
 	}
 	return connect.NewResponse(m), nil
+}
+
+// hostOf places the nodes: c alone is on the second machine.
+func hostOf(node string) string {
+	if node == "c" {
+		return "host2"
+	}
+	return "host1"
+}
+
+// across gives a link between the two machines its ways. That of ca is broken as
+// c sees it.
+func (f *fakeService) across(l *trellisv1.LinkStatus) {
+	a, b := l.Ports[0], l.Ports[1]
+	if a.Host == b.Host {
+		a.TxFastPackets, a.TxFastBytes = 20, 2000
+		return
+	}
+	for _, p := range []*trellisv1.PortStatus{a, b} {
+		way := &trellisv1.Path{Peer: "host1", Remote: "192.0.2.1", Key: 0xbeef01, Mtu: 1500, State: "up"}
+		if p.Host == "host1" {
+			way.Peer, way.Remote, way.Mtu, way.Message = "host2", "192.0.2.2", 1400, "narrower than the link's 1500"
+		} else if l.GetName() == "ca" {
+			way.State, way.Mtu, way.Message = "down", 0, "192.0.2.1 has no route"
+			l.State, l.Message = "broken", "no way from host2 to host1: 192.0.2.1 has no route"
+		}
+		p.Paths = append(p.Paths, way)
+	}
+}
+
+func (f *fakeService) Hosts(context.Context, *connect.Request[trellisv1.HostsRequest]) (*connect.Response[trellisv1.HostsResponse], error) {
+	return connect.NewResponse(&trellisv1.HostsResponse{Hosts: f.hosts}), nil
+}
+
+func (f *fakeService) ForgetHost(_ context.Context, r *connect.Request[trellisv1.ForgetHostRequest]) (*connect.Response[trellisv1.ForgetHostResponse], error) {
+	for i, h := range f.hosts {
+		if h.GetName() == r.Msg.GetName() {
+			if h.GetState() == "alive" {
+				return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("forget host "+h.GetName()+": its agent lives; stop it first"))
+			}
+			f.hosts = slices.Delete(f.hosts, i, i+1)
+			return connect.NewResponse(&trellisv1.ForgetHostResponse{}), nil
+		}
+	}
+	return nil, connect.NewError(connect.CodeNotFound, errors.New("there is no substrate node "+r.Msg.GetName()))
+}
+
+// twoHosts are a substrate node in order, and one that has vanished.
+func twoHosts() []*trellisv1.HostStatus {
+	return []*trellisv1.HostStatus{
+		{
+			Name: "host1", State: "alive", SeenUnix: created, Version: "v9", Addresses: []string{"192.0.2.1", "fd00::1"}, Mtu: 1500,
+			Memory: 4 << 30, MemoryUsed: 512 << 20, Cpu: 8, CpuUsed: 0.5, Nodes: 2,
+			Uplinks: []*trellisv1.UplinkStatus{
+				{Interface: "eth1", Xdp: "native", Mtu: 1500, Drops: map[string]uint64{"unknown-peer": 12, "gre-version": 3, "runt": 0}},
+				{Interface: "eth2", Xdp: "generic", Mtu: 9000, Message: "the driver has no native XDP: generic mode costs several times as much a packet"},
+			},
+		},
+		{Name: "host2", State: "vanished", SeenUnix: created - 90, Version: "v9", Memory: 1 << 30, MemoryUsed: 1 << 30, Cpu: 2, CpuUsed: 2, Nodes: 1, Message: "clock 4 s ahead"},
+	}
 }
 
 func (f *fakeService) SetLink(_ context.Context, r *connect.Request[trellisv1.SetLinkRequest]) (*connect.Response[trellisv1.SetLinkResponse], error) {

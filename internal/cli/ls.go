@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -21,13 +22,15 @@ type summaryView struct {
 	Links   int    `json:"links"`
 	Routing string `json:"routing"`
 	Created string `json:"created,omitempty"` // RFC 3339, UTC
-	Message string `json:"message,omitempty"`
+	// Hosts are the substrate nodes that its nodes are placed on.
+	Hosts   []string `json:"hosts"`
+	Message string   `json:"message,omitempty"`
 }
 
 func viewSummary(s *trellisv1.Summary) summaryView {
 	v := summaryView{
 		Name: s.GetName(), State: s.GetState(), Nodes: int(s.GetNodes()), NodesUp: int(s.GetNodesUp()),
-		Links: int(s.GetLinks()), Routing: s.GetRouting(), Message: oneLine(s.GetMessage()),
+		Links: int(s.GetLinks()), Routing: s.GetRouting(), Hosts: append([]string{}, s.GetHosts()...), Message: oneLine(s.GetMessage()),
 	}
 	if t := s.GetCreatedUnix(); t != 0 {
 		v.Created = time.Unix(t, 0).UTC().Format(time.RFC3339)
@@ -83,13 +86,13 @@ func tableSummaries(w io.Writer, list []summaryView, now time.Time) {
 		fmt.Fprintln(w, "no networks; `trellis up FILE` creates one")
 		return
 	}
-	t := newTable("NAME", "STATE", ">NODES", ">LINKS", "ROUTING", ">AGE", "MESSAGE")
+	t := newTable("NAME", "STATE", ">NODES", ">LINKS", "ROUTING", "HOSTS", ">AGE", "MESSAGE")
 	for _, s := range list {
 		nodes := fmt.Sprint(s.Nodes)
 		if s.NodesUp != s.Nodes {
 			nodes = fmt.Sprintf("%d/%d", s.NodesUp, s.Nodes)
 		}
-		t.add(s.Name, s.State, nodes, fmt.Sprint(s.Links), s.Routing, s.age(now), s.Message)
+		t.add(s.Name, s.State, nodes, fmt.Sprint(s.Links), s.Routing, dash(someOf(s.Hosts)), s.age(now), s.Message)
 	}
 	t.write(w)
 }
@@ -100,6 +103,20 @@ func (s summaryView) age(now time.Time) string {
 	if err != nil {
 		return "-"
 	}
+	return ago(t, now)
+}
+
+// someOf joins the first few of a list.
+func someOf(names []string) string {
+	const most = 4
+	if len(names) <= most {
+		return strings.Join(names, " ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most-1], " "), len(names)-most+1)
+}
+
+// ago gives the time since t in its largest unit.
+func ago(t, now time.Time) string {
 	d := max(now.Sub(t), 0)
 	switch {
 	case d < time.Minute:

@@ -152,6 +152,14 @@ func (t *table) write(w io.Writer) {
 	}
 }
 
+// section writes the table after an empty line, unless it has no rows.
+func (t *table) section(w io.Writer) {
+	if len(t.rows) > 0 {
+		fmt.Fprintln(w)
+		t.write(w)
+	}
+}
+
 // count says "1 node", "2 nodes".
 func count(n int, thing string) string {
 	if n == 1 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -166,16 +167,57 @@ func (r *pingResult) table(w io.Writer, nodes []string) {
 		return
 	}
 	const most = 20
-	fmt.Fprintln(w)
+	groups := r.grouped()
 	t := newTable("FROM", "TO", "FAMILY", "REASON")
-	for _, f := range r.Failed[:min(most, len(r.Failed))] {
-		t.add(f.From, f.To, f.Family, f.Reason)
+	for _, g := range groups[:min(most, len(groups))] {
+		t.add(g.from, someOf(g.to), g.families, g.reason)
 	}
-	t.write(w)
-	if more := len(r.Failed) - most; more > 0 {
-		fmt.Fprintf(w, "and %d more; -o json lists all\n", more)
+	t.section(w)
+	if len(groups) > most {
+		more := 0
+		for _, g := range groups[most:] {
+			more += g.pairs
+		}
+		fmt.Fprintf(w, "and %d more pairs; -o json lists all\n", more)
 	}
 }
+
+// failedGroup are pairs from one node that have failed alike.
+type failedGroup struct {
+	from, families, reason string
+	to                     []string
+	pairs                  int // counted by family
+}
+
+// grouped puts failures together that differ only in where they went.
+func (r *pingResult) grouped() []*failedGroup {
+	type way struct{ from, to, reason string }
+	var ways []way // in order
+	families := map[way][]string{}
+	for _, f := range r.Failed {
+		w := way{f.From, f.To, f.Reason}
+		if families[w] == nil {
+			ways = append(ways, w)
+		}
+		families[w] = append(families[w], f.Family)
+	}
+	var groups []*failedGroup
+	known := map[failedGroupKey]*failedGroup{}
+	for _, w := range ways {
+		key := failedGroupKey{w.from, strings.Join(families[w], " "), w.reason}
+		g := known[key]
+		if g == nil {
+			g = &failedGroup{from: w.from, families: key.families, reason: w.reason}
+			known[key] = g
+			groups = append(groups, g)
+		}
+		g.to = append(g.to, w.to)
+		g.pairs += len(families[w])
+	}
+	return groups
+}
+
+type failedGroupKey struct{ from, families, reason string }
 
 // matrix draws the pairs: who sends in the rows, who answers in the columns.
 func (r *pingResult) matrix(w io.Writer, nodes []string) {

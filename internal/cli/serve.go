@@ -4,15 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
+	"trellis/internal/config"
 	"trellis/internal/serve"
 )
 
 func newServeCommand(env *Env) *cobra.Command {
 	var (
 		stop, background bool
+		file             string
 		cfg              serve.Config
 	)
 	cmd := &cobra.Command{
@@ -24,12 +29,17 @@ func newServeCommand(env *Env) *cobra.Command {
 			"it: stop, crash or upgrade it, and they go on as they are; the next start adopts",
 			"them. Instances with directories of their own run side by side.",
 			"",
+			"--config names the configuration: the host's name, its uplinks, and how it works",
+			"together with other hosts. Without the flag, the default instance reads",
+			config.DefaultFile+" where that is there, and is otherwise a machine on its own.",
+			"",
 			"--stop ends the service of the run directory and returns when it is gone; with none",
 			"running there is nothing to do. --background returns when it answers."),
 		Example: lines(
 			"  trellis serve",
 			"  trellis serve --background",
 			"  trellis serve --stop",
+			"  trellis serve --config alpha.yaml",
 			"  trellis serve --run-dir /run/lab --state-dir /var/lib/lab"),
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -45,10 +55,17 @@ func newServeCommand(env *Env) *cobra.Command {
 					return usagef("--run-dir %s is another instance than the default one and needs a --state-dir of its own", env.RunDir)
 				}
 			}
-			switch {
-			case stop:
+			if stop {
 				return serve.Stop(cfg)
-			case background:
+			}
+			if cfg.StartTimeout <= 0 {
+				return usagef("--start-timeout %v is no time to wait; write one like 30s", cfg.StartTimeout)
+			}
+			var err error
+			if cfg.Settings, err = env.settings(file); err != nil {
+				return err
+			}
+			if background {
 				return serve.Background(cfg)
 			}
 			ctx, cancel := interruptible(cmd)
@@ -63,6 +80,8 @@ func newServeCommand(env *Env) *cobra.Command {
 	f := cmd.Flags()
 	f.BoolVar(&stop, "stop", false, "stop the service of the run directory")
 	f.BoolVar(&background, "background", false, "return when the service answers, and leave it running")
+	f.StringVar(&file, "config", "", "configuration file (default: "+config.DefaultFile+" if it is there, for the default instance)")
+	f.DurationVar(&cfg.StartTimeout, "start-timeout", serve.DefaultStartTimeout, "how long to wait for a store on another host")
 	f.StringVar(&cfg.StateDir, "state-dir", envOr(envStateDir, ""), "directory of the store and of the nodes' files (default "+defaultStateDir+"; $"+envStateDir+")")
 	f.StringVar(&cfg.Instance, "instance", "", "tag of everything that this instance owns (default: derived from the run directory)")
 	f.StringVar(&cfg.Runtime, "runtime", "crun", "container runtime: crun, runc, or a path")
@@ -70,9 +89,30 @@ func newServeCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
+// settings reads the configuration file, or the one of the default instance
+// where none is named. It gives nil for a machine on its own.
+func (e *Env) settings(file string) (*config.Config, error) {
+	if file == "" {
+		_, err := os.Stat(config.DefaultFile)
+		if filepath.Clean(e.RunDir) != defaultRunDir || errors.Is(err, fs.ErrNotExist) {
+			return nil, nil
+		}
+		file = config.DefaultFile
+	}
+	c, err := config.Read(file)
+	if err != nil {
+		return nil, &inputError{err}
+	}
+	return c, nil
+}
+
 // startService starts the service of env in the background and says so.
 func startService(_ context.Context, env *Env) error {
-	cfg := serve.Config{StateDir: env.stateDir(), RunDir: env.RunDir, Runtime: "crun", LogLevel: "info"}
+	settings, err := env.settings("")
+	if err != nil {
+		return err
+	}
+	cfg := serve.Config{StateDir: env.stateDir(), RunDir: env.RunDir, Runtime: "crun", LogLevel: "info", Settings: settings}
 	if err := serve.Background(cfg); err != nil {
 		return err
 	}

@@ -105,6 +105,7 @@ func TestCompletion(t *testing.T) {
 		{[]string{"capture", "triangle/a"}, []string{"triangle/a:"}},
 		{[]string{"capture", "triangle/a:"}, []string{"triangle/a:eth1", "triangle/a:eth2"}},
 		{[]string{"link", "set", "triangle", ""}, []string{"ab", "bc", "ca"}},
+		{[]string{"substrate", "forget", "h"}, []string{"host1", "host2"}},
 		{[]string{"ls", "-o", ""}, []string{"table", "json", "yaml"}},
 		{[]string{"completion", ""}, []string{"bash", "zsh", "fish"}},
 	} {

@@ -61,12 +61,13 @@ func TestOutputOfEveryFormat(t *testing.T) {
 		{"ls", 0, []string{"ls"}},
 		{"show", 0, []string{"show", "triangle"}},
 		{"show-node", 0, []string{"show", "triangle/c"}},
+		{"substrate-ls", 0, []string{"substrate", "ls"}},
 		{"ping", 1, []string{"ping", "triangle"}},
 		{"link-set", 0, []string{"link", "set", "triangle", "ab", "--rate", "20mbit"}},
 	} {
 		for _, format := range []string{"table", "json", "yaml"} {
-			if format == "table" && c.name == "ls" {
-				continue // has the network's age
+			if format == "table" && (c.name == "ls" || c.name == "substrate-ls") {
+				continue // has an age
 			}
 			if got := env.run(append(c.args, "-o", format)...); got != c.status {
 				t.Errorf("%s: exit status %d, want %d: %s", c.name, got, c.status, env.err.String())
@@ -83,16 +84,82 @@ func TestLsTable(t *testing.T) {
 	var b bytes.Buffer
 	now := time.Unix(created, 0).Add(3*time.Hour + 20*time.Minute)
 	list := []summaryView{
-		{Name: "abilene", State: "running", Nodes: 11, NodesUp: 11, Links: 14, Routing: "ospf", Created: time.Unix(created, 0).UTC().Format(time.RFC3339)},
+		{Name: "abilene", State: "running", Nodes: 11, NodesUp: 11, Links: 14, Routing: "ospf", Created: time.Unix(created, 0).UTC().Format(time.RFC3339), Hosts: []string{"alpha", "beta"}},
+		{Name: "kdl", State: "running", Nodes: 754, NodesUp: 754, Links: 899, Routing: "static", Hosts: []string{"a", "b", "c", "d", "e"}},
 		{Name: "x", State: "failed", Nodes: 2, NodesUp: 1, Links: 1, Routing: "none", Message: "image missing"},
 	}
 	tableSummaries(&b, list, now)
-	want := `NAME     STATE    NODES  LINKS  ROUTING  AGE  MESSAGE
-abilene  running     11     14  ospf      3h
-x        failed     1/2      1  none       -  image missing
+	want := `NAME     STATE    NODES  LINKS  ROUTING  HOSTS             AGE  MESSAGE
+abilene  running     11     14  ospf     alpha beta         3h
+kdl      running    754    899  static   a b c and 2 more    -
+x        failed     1/2      1  none     -                   -  image missing
 `
 	if b.String() != want {
 		t.Errorf("got\n%swant\n%s", b.String(), want)
+	}
+}
+
+func TestSubstrateLsTable(t *testing.T) {
+	var hosts []hostView
+	for _, h := range twoHosts() {
+		hosts = append(hosts, viewHost(h))
+	}
+	var b bytes.Buffer
+	tableHosts(&b, hosts, time.Unix(created, 0))
+	want := `NAME   STATE     HEARD  ADDRESSES           MTU  NODES       MEMORY    CPU  UPLINKS                    VERSION  MESSAGE
+host1  alive       now  192.0.2.1 fd00::1  1500      2  512MiB/4GiB  0.5/8  eth1 native, eth2 generic  v9       eth2: the driver has no native XDP: generic mode costs several times as much a packet
+host2  vanished     1m  -                     -      1    1GiB/1GiB    2/2  -                          v9       clock 4 s ahead
+
+HOST   UPLINK  REASON        PACKETS
+host1  eth1    gre-version         3
+host1  eth1    unknown-peer       12
+`
+	if b.String() != want {
+		t.Errorf("got\n%swant\n%s", b.String(), want)
+	}
+}
+
+func TestSubstrateForget(t *testing.T) {
+	_, env := startFake(t)
+	env.wantError(1, "trellis: forget host host1: its agent lives; stop it first\n", "substrate", "forget", "host1")
+	env.want(0, "host2: forgotten\n", "substrate", "forget", "host2")
+	env.wantError(1, "there is no substrate node host2", "substrate", "forget", "host2")
+}
+
+func TestShowTellsOfALANsTunnels(t *testing.T) {
+	f, env := startFake(t)
+	v := runningTriangle()
+	v.Links = v.Links[:1]
+	v.Links[0].Type, v.Links[0].Name = "lan", "exchange"
+	f.vnets["triangle"] = v
+	f.tunnels = map[string][]*trellisv1.Tunnel{"exchange": {
+		{Host: "host1", Peer: "host2", RxPackets: 5, TxPackets: 6, Drops: 3, DropsByReason: map[string]uint64{"too-long": 3}},
+		{Host: "host2", Peer: "host1", RxPackets: 6, TxPackets: 5},
+	}}
+	if env.run("show", "triangle") != 0 || !strings.Contains(env.out.String(), "\nexchange, host1 to host2  too-long        3\n") {
+		t.Errorf("%s%s", env.out.String(), env.err.String())
+	}
+	env.run("show", "triangle", "-o", "json")
+	var got networkView
+	if err := json.Unmarshal(env.out.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	if n := got.Links[0].Tunnels; len(n) != 2 || n[0].Drops != 3 || n[0].DropsByReason["too-long"] != 3 || n[1].Host != "host2" || n[1].RxPackets != 6 {
+		t.Errorf("tunnels %+v", n)
+	}
+}
+
+// Figures that one machine has not sent are named, and the others shown.
+func TestShowSaysWhichFiguresAreMissing(t *testing.T) {
+	f, env := startFake(t)
+	f.missing = []string{"no figures from host2: substrate node host2 has vanished"}
+	for _, what := range []string{"triangle", "triangle/c"} {
+		if env.run("show", what) != 0 || !strings.Contains(env.out.String(), "\n"+f.missing[0]+"\n") {
+			t.Errorf("show %s: %s%s", what, env.out.String(), env.err.String())
+		}
+		if env.run("show", what, "-o", "json") != 0 || !strings.Contains(env.out.String(), `"missing": [`) {
+			t.Errorf("show %s -o json: %s", what, env.out.String())
+		}
 	}
 }
 
@@ -137,6 +204,8 @@ func TestMistakesEndWithStatus2(t *testing.T) {
 		{"--up and --down exclude each other", []string{"link", "set", "triangle", "ab", "--up", "--down"}},
 		{"a delay cannot be negative", []string{"link", "set", "triangle", "ab", "--delay", "-1ms"}},
 		{`link knows no "get"`, []string{"link", "get"}},
+		{`substrate knows no "drop"`, []string{"substrate", "drop"}},
+		{"substrate forget needs HOST", []string{"substrate", "forget"}},
 		{`"rspec" is none of yaml`, []string{"convert", bad, "-o", "rspec"}},
 		{"names no format", []string{"graph", "triangle", "-w", "x.png"}},
 		{`no completion for "csh"`, []string{"completion", "csh"}},
@@ -295,5 +364,28 @@ func TestFilesNeedNoService(t *testing.T) {
 	var results []validResult
 	if err := json.Unmarshal(env.out.Bytes(), &results); err != nil || len(results) != 2 || !results[0].Valid || results[1].Valid || results[1].Error == "" {
 		t.Errorf("%v: %+v", err, results)
+	}
+}
+
+// Pairs that have failed alike are one line, however many there are.
+func TestPingPutsFailuresTogether(t *testing.T) {
+	r := &pingResult{}
+	for _, to := range []string{"b", "c", "d", "e", "f"} {
+		for _, family := range []string{"ipv4", "ipv6"} {
+			r.Failed = append(r.Failed, pingFailure{"a", to, family, "not tried: host2 has vanished"})
+		}
+	}
+	r.Failed = append(r.Failed, pingFailure{"b", "a", "ipv4", "no reply"}, pingFailure{"b", "c", "ipv6", "no reply"})
+	var b bytes.Buffer
+	r.table(&b, nil)
+	want := `: 0 of 0 pairs reachable
+
+FROM  TO                FAMILY     REASON
+a     b c d and 2 more  ipv4 ipv6  not tried: host2 has vanished
+b     a                 ipv4       no reply
+b     c                 ipv6       no reply
+`
+	if b.String() != want {
+		t.Errorf("got\n%swant\n%s", b.String(), want)
 	}
 }

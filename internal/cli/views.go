@@ -2,7 +2,6 @@ package cli
 
 import (
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -17,8 +16,11 @@ type networkView struct {
 	Message string     `json:"message,omitempty"`
 	Routing string     `json:"routing"`
 	Created string     `json:"created,omitempty"` // RFC 3339, UTC
+	Hosts   []string   `json:"hosts"`             // substrate nodes that its nodes are placed on
 	Nodes   []nodeView `json:"nodes"`
 	Links   []linkView `json:"links"`
+	// Missing says which figures below are not there, and why.
+	Missing []string `json:"missing,omitempty"`
 }
 
 // nodeView is a node in `show VNET -o json`, and all of `show VNET/NODE -o json`.
@@ -32,6 +34,7 @@ type nodeView struct {
 	Restarts   int           `json:"restarts"`
 	Memory     int64         `json:"memory"` // bytes in use
 	CPUSeconds float64       `json:"cpuSeconds"`
+	FastPath   string        `json:"fastpath,omitempty"` // "on", or "off: " and why
 	Image      string        `json:"image,omitempty"`
 	Routing    string        `json:"routing,omitempty"`
 	ASN        uint32        `json:"asn,omitempty"`
@@ -40,6 +43,7 @@ type nodeView struct {
 	Limits     limitsView    `json:"limits"`
 	Services   []serviceView `json:"services"`
 	Interfaces []ifaceView   `json:"interfaces"`
+	Missing    []string      `json:"missing,omitempty"` // only in show VNET/NODE
 }
 
 // limitsView holds a node's limits; 0 means none.
@@ -68,12 +72,30 @@ type ifaceView struct {
 	Shape     shapeView `json:"shape"` // of what the node sends
 	Receive   shapeView `json:"receive,omitzero"`
 	Cost      int       `json:"cost,omitempty"`
+	Host      string    `json:"host,omitempty"`   // substrate node
 	Device    string    `json:"device,omitempty"` // in the root context
 	RxPackets uint64    `json:"rxPackets"`
 	RxBytes   uint64    `json:"rxBytes"`
 	TxPackets uint64    `json:"txPackets"`
 	TxBytes   uint64    `json:"txBytes"`
-	Drops     uint64    `json:"drops"`
+	// Of these, what took the fast path; the rest met the node's stack.
+	RxFastPackets uint64            `json:"rxFastPackets"`
+	RxFastBytes   uint64            `json:"rxFastBytes"`
+	TxFastPackets uint64            `json:"txFastPackets"`
+	TxFastBytes   uint64            `json:"txFastBytes"`
+	Drops         uint64            `json:"drops"`         // packets
+	DropsByReason map[string]uint64 `json:"dropsByReason"` // the same; reasons without any are left out
+	Paths         []pathView        `json:"paths"`         // across the underlay; none on one machine
+}
+
+// pathView is the way of a link across the underlay, as one end sees it.
+type pathView struct {
+	Peer    string `json:"peer"`          // substrate node
+	Remote  string `json:"remote"`        // its address
+	Key     uint32 `json:"key"`           // of EGRE
+	MTU     int    `json:"mtu,omitempty"` // of the underlay on the way; absent: not known
+	State   string `json:"state"`         // up, down
+	Message string `json:"message,omitempty"`
 }
 
 // shapeView is what a link does to frames; 0 means that it does nothing.
@@ -85,10 +107,25 @@ type shapeView struct {
 }
 
 type linkView struct {
-	Name  string      `json:"name"`
-	Type  string      `json:"type"`
-	State string      `json:"state"`
-	Ends  []ifaceView `json:"ends"`
+	Name    string      `json:"name"`
+	Type    string      `json:"type"`
+	State   string      `json:"state"` // up, down, broken
+	Message string      `json:"message,omitempty"`
+	Ends    []ifaceView `json:"ends"`
+	// Tunnels are what the substrate nodes count between the parts of a LAN.
+	Tunnels []tunnelView `json:"tunnels,omitempty"`
+}
+
+// tunnelView is the tunnel between two parts of a LAN, as one host counts it.
+type tunnelView struct {
+	Host          string            `json:"host"` // that counts
+	Peer          string            `json:"peer"`
+	RxPackets     uint64            `json:"rxPackets"` // from the peer
+	RxBytes       uint64            `json:"rxBytes"`
+	TxPackets     uint64            `json:"txPackets"` // to it
+	TxBytes       uint64            `json:"txBytes"`
+	Drops         uint64            `json:"drops"`
+	DropsByReason map[string]uint64 `json:"dropsByReason"`
 }
 
 func viewShape(s *trellisv1.Shape) shapeView {
@@ -139,7 +176,7 @@ func routing(r *trellisv1.Routing) string {
 func viewNetwork(r *trellisv1.GetResponse) *networkView {
 	s := viewSummary(r.GetSummary())
 	v := &networkView{
-		Name: s.Name, State: s.State, Message: s.Message, Created: s.Created,
+		Name: s.Name, State: s.State, Message: s.Message, Created: s.Created, Hosts: s.Hosts, Missing: r.GetMessages(),
 		Routing: routing(r.GetVnet().GetRouting()), Nodes: []nodeView{}, Links: []linkView{},
 	}
 	if v.Routing == "" {
@@ -172,7 +209,7 @@ func viewOneNode(r *trellisv1.GetResponse, name string) (*nodeView, error) {
 	network := viewNetwork(r)
 	for _, n := range network.Nodes {
 		if n.Name == name {
-			n.VNet = network.Name
+			n.VNet, n.Missing = network.Name, network.Missing
 			return &n, nil
 		}
 	}
@@ -180,12 +217,18 @@ func viewOneNode(r *trellisv1.GetResponse, name string) (*nodeView, error) {
 }
 
 func viewLink(l *trellisv1.Link, status *trellisv1.LinkStatus) linkView {
-	view := linkView{Name: l.GetName(), Type: l.GetType(), State: status.GetState(), Ends: []ifaceView{}}
+	view := linkView{Name: l.GetName(), Type: l.GetType(), State: status.GetState(), Message: oneLine(status.GetMessage()), Ends: []ifaceView{}}
 	if view.State == "" {
 		view.State = "up"
 		if l.GetDown() {
 			view.State = "down"
 		}
+	}
+	for _, t := range status.GetTunnels() {
+		view.Tunnels = append(view.Tunnels, tunnelView{
+			Host: t.GetHost(), Peer: t.GetPeer(), RxPackets: t.GetRxPackets(), RxBytes: t.GetRxBytes(),
+			TxPackets: t.GetTxPackets(), TxBytes: t.GetTxBytes(), Drops: t.GetDrops(), DropsByReason: someDrops(t.GetDropsByReason()),
+		})
 	}
 	ports := map[[2]string]*trellisv1.PortStatus{}
 	for _, p := range status.GetPorts() {
@@ -196,18 +239,41 @@ func viewLink(l *trellisv1.Link, status *trellisv1.LinkStatus) linkView {
 		view.Ends = append(view.Ends, ifaceView{
 			Node: e.GetNode(), Name: e.GetName(), Link: l.GetName(), MAC: e.GetMac(), MTU: int(e.GetMtu()),
 			Addrs: append([]string{}, e.GetAddrs()...), Shape: viewShape(e.GetTx()), Receive: viewShape(e.GetRx()),
-			Cost: int(e.GetCost()), Device: p.GetDevice(),
-			RxPackets: p.GetRxPackets(), RxBytes: p.GetRxBytes(),
-			TxPackets: p.GetTxPackets(), TxBytes: p.GetTxBytes(), Drops: p.GetDrops(),
+			Cost: int(e.GetCost()), Host: p.GetHost(), Device: p.GetDevice(),
+			RxPackets: p.GetRxPackets(), RxBytes: p.GetRxBytes(), TxPackets: p.GetTxPackets(), TxBytes: p.GetTxBytes(),
+			RxFastPackets: p.GetRxFastPackets(), RxFastBytes: p.GetRxFastBytes(),
+			TxFastPackets: p.GetTxFastPackets(), TxFastBytes: p.GetTxFastBytes(),
+			Drops: p.GetDrops(), DropsByReason: someDrops(p.GetDropsByReason()), Paths: viewPaths(p.GetPaths()),
 		})
 	}
 	return view
 }
 
+// someDrops leaves out the reasons without any.
+func someDrops(by map[string]uint64) map[string]uint64 {
+	out := map[string]uint64{}
+	for reason, n := range by {
+		if n > 0 {
+			out[reason] = n
+		}
+	}
+	return out
+}
+
+func viewPaths(paths []*trellisv1.Path) []pathView {
+	out := []pathView{}
+	for _, p := range paths {
+		out = append(out, pathView{
+			Peer: p.GetPeer(), Remote: p.GetRemote(), Key: p.GetKey(), MTU: int(p.GetMtu()), State: p.GetState(), Message: oneLine(p.GetMessage()),
+		})
+	}
+	return out
+}
+
 func viewNode(n *trellisv1.Node, s *trellisv1.NodeStatus, ends []ifaceView) nodeView {
 	view := nodeView{
 		Name: n.GetName(), State: s.GetState(), Message: oneLine(s.GetMessage()), Host: s.GetHost(), PID: int(s.GetPid()),
-		Restarts: int(s.GetRestarts()), Memory: s.GetMemory(), CPUSeconds: s.GetCpuSeconds(),
+		Restarts: int(s.GetRestarts()), Memory: s.GetMemory(), CPUSeconds: s.GetCpuSeconds(), FastPath: oneLine(s.GetFastpath()),
 		Image: n.GetImage(), Routing: routing(n.GetRouting()), ASN: n.GetAsn(), RouterID: n.GetRouterId(),
 		Loopbacks: append([]string{}, n.GetLoopbacks()...),
 		Limits:    limitsView{n.GetCpu(), n.GetMemory(), int(n.GetPids()), n.GetDisk()},
@@ -220,95 +286,6 @@ func viewNode(n *trellisv1.Node, s *trellisv1.NodeStatus, ends []ifaceView) node
 		view.Services = append(view.Services, serviceView{d.GetName(), d.GetState(), int(d.GetPid()), int(d.GetRestarts())})
 	}
 	return view
-}
-
-func (v *networkView) table(w io.Writer) {
-	up := 0
-	for _, n := range v.Nodes {
-		if n.State == "running" {
-			up++
-		}
-	}
-	fmt.Fprintf(w, "%s: %s, routing %s, %d of %s up, %s\n", v.Name, v.State, v.Routing, up, count(len(v.Nodes), "node"), count(len(v.Links), "link"))
-	if v.Message != "" {
-		fmt.Fprintln(w, v.Message)
-	}
-	fmt.Fprintln(w)
-	nodes := newTable("NODE", "STATE", "LOOPBACKS", ">RESTARTS", ">MEMORY", ">CPU", "MESSAGE")
-	for _, n := range v.Nodes {
-		nodes.add(n.Name, n.State, strings.Join(n.Loopbacks, " "), fmt.Sprint(n.Restarts), size(n.Memory),
-			fmt.Sprintf("%.2fs", n.CPUSeconds), n.Message)
-	}
-	nodes.write(w)
-	if len(v.Links) == 0 {
-		return
-	}
-	fmt.Fprintln(w)
-	links := newTable("LINK", "TYPE", "STATE", "ENDS", "SHAPE", ">PACKETS", ">DROPS")
-	for _, l := range v.Links {
-		var ends, shapes []string
-		var packets, drops uint64
-		for _, e := range l.Ends {
-			ends = append(ends, e.Node+":"+e.Name)
-			shapes = append(shapes, e.Shape.String())
-			packets += e.TxPackets
-			drops += e.Drops
-		}
-		links.add(l.Name, l.Type, l.State, strings.Join(ends, " "), distinct(shapes), fmt.Sprint(packets), fmt.Sprint(drops))
-	}
-	links.write(w)
-}
-
-func (v *nodeView) table(w io.Writer) {
-	fmt.Fprintf(w, "%s/%s: %s\n", v.VNet, v.Name, v.State)
-	if v.Message != "" {
-		fmt.Fprintln(w, v.Message)
-	}
-	fmt.Fprintln(w)
-	facts := newTable("", "")
-	fact := func(name, value string) {
-		if value != "" {
-			facts.add(name, value)
-		}
-	}
-	fact("loopbacks", strings.Join(v.Loopbacks, " "))
-	fact("routing", v.Routing)
-	fact("router id", v.RouterID)
-	if v.ASN != 0 {
-		fact("AS", fmt.Sprint(v.ASN))
-	}
-	fact("image", v.Image)
-	fact("host", v.Host)
-	if v.PID != 0 {
-		fact("pid", fmt.Sprint(v.PID))
-	}
-	fact("restarts", fmt.Sprint(v.Restarts))
-	fact("memory", size(v.Memory)+v.Limits.of(size(v.Limits.Memory), v.Limits.Memory != 0))
-	fact("cpu", fmt.Sprintf("%.2fs used", v.CPUSeconds)+v.Limits.of(fmt.Sprintf("%g cores", v.Limits.CPU), v.Limits.CPU != 0))
-	if v.Limits.Pids != 0 {
-		fact("processes", fmt.Sprintf("at most %d", v.Limits.Pids))
-	}
-	if v.Limits.Disk != 0 {
-		fact("disk", "at most "+size(v.Limits.Disk))
-	}
-	facts.write(w)
-	if len(v.Services) > 0 {
-		fmt.Fprintln(w)
-		t := newTable("SERVICE", "STATE", ">PID", ">RESTARTS")
-		for _, s := range v.Services {
-			t.add(s.Name, s.State, fmt.Sprint(s.PID), fmt.Sprint(s.Restarts))
-		}
-		t.write(w)
-	}
-	if len(v.Interfaces) > 0 {
-		fmt.Fprintln(w)
-		t := newTable("INTERFACE", "LINK", "ADDRESSES", ">MTU", "SENDS AT", ">RX", ">TX", ">DROPS", "DEVICE")
-		for _, i := range v.Interfaces {
-			t.add(i.Name, i.Link, strings.Join(i.Addrs, " "), fmt.Sprint(i.MTU), i.Shape.String(),
-				fmt.Sprint(i.RxPackets), fmt.Sprint(i.TxPackets), fmt.Sprint(i.Drops), i.Device)
-		}
-		t.write(w)
-	}
 }
 
 // of says what a limit is, where there is one.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"strconv"
 	"strings"
@@ -32,6 +33,9 @@ type idSpace struct {
 
 	mu   sync.Mutex
 	held map[uint32]bool // handed out, not yet in the store
+	// scattered is set once another service has taken a range first: from then on
+	// looking begins at random, so that the two keep out of each other's way.
+	scattered bool
 }
 
 // idRange is a range of ids, both ends included.
@@ -65,8 +69,12 @@ func (s *idSpace) take(owned map[uint32]string) (uint32, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	base := s.first
 	low := min(s.first, firstID)
+	begin := s.first
+	if s.scattered {
+		begin = low + rand.Uint32N((lastID-low)/IDsPerVNet+1)*IDsPerVNet
+	}
+	base := begin
 	for {
 		if _, taken := owned[base]; !taken && !s.held[base] && !overlapsAny(base, users) {
 			s.held[base] = true
@@ -75,11 +83,18 @@ func (s *idSpace) take(owned map[uint32]string) (uint32, error) {
 		if base += IDsPerVNet; base > lastID {
 			base = low
 		}
-		if base == s.first {
+		if base == begin {
 			return 0, fmt.Errorf("no range of %d user ids is left between %d and %d (%d are VNets', others in %s): %w",
 				IDsPerVNet, low, lastID, len(owned), strings.Join(s.files, " and "), ErrExhausted)
 		}
 	}
+}
+
+// scatter has the ranges from now on taken from random places.
+func (s *idSpace) scatter() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.scattered = true
 }
 
 // give takes a range back, or leaves it to the store that has it by now.

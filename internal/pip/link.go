@@ -2,6 +2,7 @@ package pip
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -62,16 +63,22 @@ func (p *Provider) SetLink(ctx context.Context, name, link string, c LinkChange,
 			return Grant{}, unknown(fmt.Sprintf("VNet %s has no link %q; `trellis show %s` lists its links", name, link, name))
 		}
 		c.apply(l)
-		if err := rec.Spec.Validate(); err != nil {
+		// What an older version has stored lacks what has come since.
+		if err := errors.Join(rec.Spec.Complete(), rec.Spec.Validate()); err != nil {
 			return Grant{}, err
 		}
-		changed = l
-		rec.Generation++
-		next, err := p.compile(rec)
+		there, err := p.hosts(ctx)
 		if err != nil {
 			return Grant{}, err
 		}
-		return p.commit(ctx, rec, next, check)
+		rec.Placement = placementOf(rec)
+		rec.Generation++
+		plans, err := p.plan(ctx, rec, there, p.store.DrawKeys)
+		if err != nil {
+			return Grant{}, err
+		}
+		changed = rec.Spec.Link(link)
+		return p.commit(ctx, rec, plans, there, check)
 	})
 	return g, changed, err
 }

@@ -27,11 +27,37 @@ func newProvider(t *testing.T) (*Provider, *store.Store) {
 			t.Error(err)
 		}
 	})
-	p, err := New(Options{Store: s, Instance: DefaultInstance, Host: "h", SubIDFiles: []string{}})
+	register(t, s, store.Host{Name: "h"})
+	return another(t, s), s
+}
+
+// another makes a provider for a store.
+func another(t *testing.T, s *store.Store) *Provider {
+	t.Helper()
+	p, err := New(Options{Store: s, Instance: DefaultInstance, SubIDFiles: []string{}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return p, s
+	return p
+}
+
+// register makes a substrate node known and alive.
+func register(t *testing.T, s *store.Store, h store.Host) *store.Registration {
+	t.Helper()
+	if h.Memory == 0 {
+		h.Memory, h.CPU = 16<<30, 8
+	}
+	h.ID, h.Instance, h.Version = "id-"+h.Name, DefaultInstance, "v1"
+	r, err := s.Register(t.Context(), h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
 }
 
 // pair describes two nodes and the link between them.
@@ -115,7 +141,7 @@ func TestPlacementElsewhereIsRefused(t *testing.T) {
 	if records, err := st.VNets(t.Context()); err != nil || len(records) != 0 {
 		t.Errorf("%d records, %v", len(records), err)
 	}
-	v.Nodes[0].On = p.host
+	v.Nodes[0].On = "h"
 	mustAdmit(t, p, v)
 }
 
@@ -170,7 +196,7 @@ func TestRemoveThenForget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if pl, err := s.Plan(ctx, "h", "x"); err != nil || !pl.Empty() || pl.Generation != rec.Generation || pl.Group != first.Plan.Group {
+	if pl, err := s.Plan(ctx, "h", "x"); err != nil || !pl.Empty() || pl.Generation != rec.Generation || pl.Group != first.Plans["h"].Group {
 		t.Errorf("plan after remove: %+v, %v", pl, err)
 	}
 	again, err := p.Remove(ctx, "x", false)
@@ -214,7 +240,7 @@ func TestUpDuringRemoval(t *testing.T) {
 	if err := s.PutStatus(t.Context(), "h", "x", &store.Status{Generation: rec.Generation, Phase: store.PhaseRemoved}); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.forget(t.Context(), "x"); err != nil {
+	if err := p.removed(t.Context(), "x"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.VNet(t.Context(), "x"); err != nil {
@@ -233,7 +259,7 @@ func TestSetLinkLastsUntilAdmit(t *testing.T) {
 	if l.Endpoints[0].Tx.Rate != rate || l.Endpoints[1].Tx.Rate != rate || !l.Down || g.Record.Generation != first.Record.Generation+1 {
 		t.Errorf("link %+v in generation %d", l, g.Record.Generation)
 	}
-	if port := g.Plan.Nodes[0].Ports[0]; !port.Down || port.Egress.Rate != rate {
+	if port := g.Plans["h"].Nodes[0].Ports[0]; !port.Down || port.Egress.Rate != rate {
 		t.Errorf("port in the plan: %+v", port)
 	}
 	if back := mustAdmit(t, p, pair("x")); !back.Changed || back.Record.Spec.Links[0].Down {

@@ -7,8 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
+	"trellis/internal/embed"
 	"trellis/internal/plan"
 	"trellis/internal/store"
 	"trellis/internal/vnet"
@@ -19,13 +25,14 @@ const DefaultInstance = "trellis"
 
 // Errors that callers tell apart, besides those of the store.
 var (
-	// ErrExhausted is returned when the machine has nothing left to grant.
+	// ErrExhausted is returned when the substrate has nothing left to grant.
 	ErrExhausted = errors.New("the machine is full")
 	// ErrRemoving is returned for a change of a VNet that is being taken down.
 	ErrRemoving = errors.New("is being removed")
 )
 
-// Refused is the error of a [Check] that has refused a plan.
+// Refused is the error of a description that the substrate cannot hold as it is
+// now: its [Check], or its placement, has refused it.
 type Refused struct{ Err error }
 
 // Error is the refusal itself.
@@ -43,28 +50,35 @@ func (u unknown) Is(e error) bool { return e == store.ErrNotFound }
 
 // Options say what a Provider provides.
 type Options struct {
-	Store    *store.Store
-	Instance string // owner tag of the service
-	Host     string // this substrate node
+	Store *store.Store
+	// Instance is the owner tag of this service; user ids are given out from
+	// another place for each.
+	Instance string
+	// Host is the substrate node whose agent runs in this process, which is thus
+	// alive whatever the store thinks of it; empty: none does.
+	Host string
 	// FirstID is the first user id to give out, a multiple of IDsPerVNet; 0: the
 	// default.
 	FirstID uint32
 	// SubIDFiles hold id ranges that are others'. Nil: /etc/subuid and /etc/subgid.
 	SubIDFiles []string
+	Embedder   Embedder     // nil: embed.FirstFit
 	Log        *slog.Logger // nil: [slog.Default]
 }
 
-// Provider admits VNets to one machine.
+// Provider admits VNets to the substrate nodes of a store. Several may run side
+// by side, one on each machine.
 type Provider struct {
-	store          *store.Store
-	instance, host string
-	ids            *idSpace
-	names          nameLocks
-	log            *slog.Logger
+	store    *store.Store
+	host     string
+	embedder Embedder
+	ids      *idSpace
+	names    nameLocks
+	log      *slog.Logger
 }
 
 // New makes a provider. Its [Provider.Run] must run, for VNets to be forgotten
-// once they are removed.
+// once they are removed, and to follow the substrate.
 func New(o Options) (*Provider, error) {
 	if o.SubIDFiles == nil {
 		o.SubIDFiles = []string{"/etc/subuid", "/etc/subgid"}
@@ -72,47 +86,54 @@ func New(o Options) (*Provider, error) {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
+	if o.Embedder == nil {
+		o.Embedder = embed.FirstFit{}
+	}
 	ids, err := newIDSpace(o.FirstID, o.Instance, DefaultInstance, o.SubIDFiles)
 	if err != nil {
 		return nil, err
 	}
-	return &Provider{store: o.Store, instance: o.Instance, host: o.Host, ids: ids, log: o.Log}, nil
+	return &Provider{store: o.Store, host: o.Host, embedder: o.Embedder, ids: ids, log: o.Log}, nil
 }
 
-// Check looks at a plan before it is committed, and refuses it by an error.
+// Check looks at the plan for one substrate node before it is committed, and
+// refuses it by an error. Those of several substrate nodes are looked at side by
+// side; those that have vanished cannot be asked.
 type Check func(context.Context, *plan.Plan) error
 
 // Grant is what became of a request.
 type Grant struct {
 	Record *store.VNetRecord
-	Plan   *plan.Plan
+	// Plans are those of all substrate nodes of Record.Hosts, by name; empty ones
+	// for those that hold nothing any more.
+	Plans map[string]*plan.Plan
 	// Changed tells whether the request wrote a new generation, New whether that
 	// was the VNet's first.
 	Changed, New bool
 }
 
 // maxAttempts bounds how often a request is tried again after another one has
-// changed the same record. Requests of one process queue up by name, so that one
-// conflict is already rare.
+// changed the same record, or taken the same ids. Requests of one process queue
+// up by name, so that one conflict is already rare.
 const maxAttempts = 10
 
-// Preview compiles the plan that Admit would commit now. Nothing is written.
-func (p *Provider) Preview(ctx context.Context, v *vnet.VNet) (*plan.Plan, error) {
+// Preview compiles the plans that Admit would commit now. Nothing is written.
+func (p *Provider) Preview(ctx context.Context, v *vnet.VNet) (map[string]*plan.Plan, error) {
 	v, err := complete(v)
 	if err != nil {
 		return nil, err
 	}
-	rec, release, err := p.next(ctx, v)
+	d, err := p.draft(ctx, v)
 	if err != nil {
 		return nil, err
 	}
-	defer release()
-	return p.compile(rec)
+	defer d.release()
+	return p.plan(ctx, d.rec, d.hosts, p.store.PeekKeys)
 }
 
-// Admit commits the description: completed, validated, compiled, checked. When
-// the stored description and plan are the same already, nothing is written,
-// unless renew asks for a new generation all the same, which has the agent
+// Admit commits the description: completed, validated, placed, compiled, checked.
+// When the stored description and plans are the same already, nothing is written,
+// unless renew asks for a new generation all the same, which has the agents
 // converge and report again.
 func (p *Provider) Admit(ctx context.Context, v *vnet.VNet, check Check, renew bool) (Grant, error) {
 	v, err := complete(v)
@@ -120,121 +141,224 @@ func (p *Provider) Admit(ctx context.Context, v *vnet.VNet, check Check, renew b
 		return Grant{}, err
 	}
 	defer p.names.lock(v.Name)()
-	return retry(func() (Grant, error) { return p.admit(ctx, v, check, renew) })
+	return retry(func() (Grant, error) {
+		g, err := p.admit(ctx, v, check, renew)
+		if errors.Is(err, store.ErrConflict) {
+			p.ids.scatter()
+		}
+		return g, err
+	})
 }
 
 func (p *Provider) admit(ctx context.Context, v *vnet.VNet, check Check, renew bool) (Grant, error) {
-	rec, release, err := p.next(ctx, v)
+	d, err := p.draft(ctx, v)
 	if err != nil {
 		return Grant{}, err
 	}
-	defer release()
-	next, err := p.compile(rec)
+	defer d.release()
+	plans, err := p.plan(ctx, d.rec, d.hosts, p.store.DrawKeys)
 	if err != nil {
 		return Grant{}, err
 	}
-	if !renew {
-		same, err := p.unchanged(ctx, v, next)
+	if !renew && d.was != nil {
+		same, err := p.unchanged(ctx, d.was, d.rec, plans)
 		if err != nil {
 			return Grant{}, err
 		}
-		if same != nil {
-			next.Generation = same.Generation
-			return Grant{Record: same, Plan: next}, nil
+		if same {
+			return Grant{Record: d.was, Plans: plans}, nil
 		}
 	}
-	return p.commit(ctx, rec, next, check)
+	return p.commit(ctx, d.rec, plans, d.hosts, check)
 }
 
-// commit checks and stores a plan.
-func (p *Provider) commit(ctx context.Context, rec *store.VNetRecord, next *plan.Plan, check Check) (Grant, error) {
+// commit checks and stores plans.
+func (p *Provider) commit(ctx context.Context, rec *store.VNetRecord, plans map[string]*plan.Plan, there hosts, check Check) (Grant, error) {
 	if check != nil {
-		if err := check(ctx, next); err != nil {
+		g, ctx := errgroup.WithContext(ctx)
+		for host, next := range plans {
+			if next.Empty() || !there[host].Alive {
+				continue
+			}
+			g.Go(func() error {
+				err := check(ctx, next)
+				if where := "on " + host + ": "; err != nil && len(plans) > 1 && !strings.HasPrefix(err.Error(), where) {
+					err = fmt.Errorf("%s%w", where, err)
+				}
+				return err
+			})
+		}
+		if err := g.Wait(); err != nil {
 			return Grant{}, Refused{err}
 		}
 	}
 	isNew := rec.IsNew()
-	if err := p.store.Put(ctx, rec, map[string]*plan.Plan{p.host: next}); err != nil {
+	if err := p.store.Put(ctx, rec, plans); err != nil {
 		return Grant{}, err
 	}
-	p.log.Info("admitted", "vnet", rec.Name(), "generation", rec.Generation, "nodes", len(next.Nodes))
-	return Grant{Record: rec, Plan: next, Changed: true, New: isNew}, nil
+	p.log.Info("admitted", "vnet", rec.Name(), "generation", rec.Generation, "nodes", len(rec.Spec.Nodes), "hosts", rec.Hosts)
+	return Grant{Record: rec, Plans: plans, Changed: true, New: isNew}, nil
 }
 
-// next drafts the record of the VNet's next generation. The release gives back
-// what the record holds and the store does not.
-func (p *Provider) next(ctx context.Context, v *vnet.VNet) (rec *store.VNetRecord, release func(), err error) {
-	rec, err = p.store.VNet(ctx, v.Name)
-	if err == nil {
-		if rec.State == store.Present {
-			v.KeepInterfaceNames(rec.Spec)
-		}
-		rec.Spec, rec.State = v, store.Present
-		rec.Generation++
-		return rec, func() {}, nil
+// draft is the record of a VNet's next generation, placed, before its plans.
+type draft struct {
+	rec   *store.VNetRecord
+	was   *store.VNetRecord // what is stored; nil: nothing
+	hosts hosts
+	// release gives back what the record holds and the store does not.
+	release func()
+}
+
+// draft drafts the record of the VNet's next generation.
+func (p *Provider) draft(ctx context.Context, v *vnet.VNet) (*draft, error) {
+	there, err := p.hosts(ctx)
+	if err != nil {
+		return nil, err
 	}
-	if !errors.Is(err, store.ErrNotFound) {
-		return nil, nil, err
+	d := &draft{hosts: there, release: func() {}}
+	d.was, err = p.store.VNet(ctx, v.Name)
+	switch {
+	case err == nil:
+		next := *d.was // and with it the revision
+		d.rec = &next
+		if next.State == store.Present {
+			v.KeepInterfaceNames(next.Spec)
+		}
+		next.Spec, next.State = v, store.Present
+		next.Hosts = slices.Clone(next.Hosts)
+		next.Generation++
+		was := placementOf(d.was)
+		if next.Placement, err = p.place(ctx, v, was, there); err != nil {
+			return nil, err
+		}
+		there.remember(next.Placement, was)
+		return d, nil
+	case !errors.Is(err, store.ErrNotFound):
+		return nil, err
+	}
+	d.was = nil
+	placement, err := p.place(ctx, v, nil, there)
+	if err != nil {
+		return nil, err
 	}
 	revision, err := p.store.Revision(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	owned, err := p.store.IDRanges(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	base, err := p.ids.take(owned)
 	if err != nil {
-		return nil, nil, fmt.Errorf("admit VNet %s: %w", v.Name, err)
+		return nil, fmt.Errorf("admit VNet %s: %w", v.Name, err)
 	}
-	rec = &store.VNetRecord{Spec: v, State: store.Present, IDBase: base, Created: time.Now(), Generation: revision + 1}
-	return rec, func() { p.ids.give(base) }, nil
+	d.release = func() { p.ids.give(base) }
+	d.rec = &store.VNetRecord{
+		Spec: v, State: store.Present, IDBase: base, Created: time.Now(), Generation: revision + 1, Placement: placement,
+	}
+	return d, nil
 }
 
-// compile makes the plan of a record.
-func (p *Provider) compile(rec *store.VNetRecord) (*plan.Plan, error) {
-	for _, n := range rec.Spec.Nodes {
-		if n.On != "" && n.On != p.host {
-			return nil, Refused{fmt.Errorf("node %s asks for the substrate node %q, and there is only %q; leave `on` out, or name that one", n.Name, n.On, p.host)}
+// keySource gives so many EGRE keys that no span has.
+type keySource func(context.Context, int) ([]uint32, error)
+
+// plan makes the plans of a placed record: for the substrate nodes that hold a
+// part, and empty ones for those that held one. It sets the MTUs that nobody gave
+// and the record's keys: spans that stay keep theirs.
+func (p *Provider) plan(ctx context.Context, rec *store.VNetRecord, there hosts, draw keySource) (map[string]*plan.Plan, error) {
+	a := plan.Allocation{
+		IDBase: rec.IDBase, Generation: rec.Generation, Placement: rec.Placement, Hosts: map[string]plan.Host{},
+	}
+	for _, name := range rec.Placement {
+		if h, ok := there[name]; ok {
+			a.Hosts[name] = plan.Host{Instance: h.Instance, Addrs: h.Addrs, MTU: h.MTU}
 		}
 	}
-	next, err := plan.Compile(rec.Spec, plan.Allocation{
-		Instance: p.instance, Host: p.host, IDBase: rec.IDBase, Generation: rec.Generation,
-	})
+	if err := plan.FitLinks(rec.Spec, rec.Placement, a.Hosts); err != nil {
+		return nil, Refused{fmt.Errorf("VNet %s: %w", rec.Name(), err)}
+	}
+	var err error
+	if a.Keys, err = keysFor(ctx, plan.Spans(rec.Spec, rec.Placement), rec.Keys, draw); err != nil {
+		return nil, err
+	}
+	rec.Keys = a.Keys
+	plans, err := plan.Compile(rec.Spec, a)
 	if err != nil {
 		return nil, fmt.Errorf("plan VNet %s: %w", rec.Name(), err)
 	}
-	return next, nil
+	for _, host := range rec.Hosts {
+		if plans[host] == nil {
+			plans[host] = emptyPlan(rec, host, there)
+		}
+	}
+	return plans, nil
 }
 
-// unchanged gives the stored record when it already says the same, and nil
-// when it does not. Plans are compared too: another version of Trellis may make
-// another plan of the same description.
-func (p *Provider) unchanged(ctx context.Context, v *vnet.VNet, next *plan.Plan) (*store.VNetRecord, error) {
-	rec, err := p.store.VNet(ctx, v.Name)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, nil
-	} else if err != nil {
-		return nil, err
-	}
-	if rec.State != store.Present {
+// keysFor gives each span its key: the one that it has, or a new one.
+func keysFor(ctx context.Context, spans []string, have map[string]uint32, draw keySource) (map[string]uint32, error) {
+	if len(spans) == 0 {
 		return nil, nil
 	}
-	if same, err := equal(rec.Spec, v); err != nil || !same {
+	keys := make(map[string]uint32, len(spans))
+	var fresh []string
+	for _, s := range spans {
+		if k := have[s]; k != 0 {
+			keys[s] = k
+		} else {
+			fresh = append(fresh, s)
+		}
+	}
+	drawn, err := draw(ctx, len(fresh))
+	if err != nil {
 		return nil, err
 	}
-	have, err := p.store.Plan(ctx, p.host, v.Name)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, nil
-	} else if err != nil {
-		return nil, err
+	for i, s := range fresh {
+		keys[s] = drawn[i]
 	}
-	have.Generation = next.Generation
-	if same, err := equal(have, next); err != nil || !same {
-		return nil, err
+	return keys, nil
+}
+
+// emptyPlan is the plan that asks a substrate node for removal.
+func emptyPlan(rec *store.VNetRecord, host string, there hosts) *plan.Plan {
+	return &plan.Plan{
+		VNet:       rec.Name(),
+		Generation: rec.Generation,
+		IDBase:     rec.IDBase,
+		Host:       host,
+		Group:      plan.Group(there[host].Instance, rec.Name()),
 	}
-	return rec, nil
+}
+
+// unchanged reports whether what is stored says the same as the next record and
+// its plans; if so, these get the generation that is stored. Plans are compared
+// too: another version of Trellis may make others of the same description.
+func (p *Provider) unchanged(ctx context.Context, was, next *store.VNetRecord, plans map[string]*plan.Plan) (bool, error) {
+	if was.State != store.Present || !maps.Equal(was.Placement, next.Placement) || !maps.Equal(was.Keys, next.Keys) {
+		return false, nil
+	}
+	if same, err := equal(was.Spec, next.Spec); err != nil || !same {
+		return false, err
+	}
+	for host, want := range plans {
+		have, err := p.store.Plan(ctx, host, was.Name())
+		if errors.Is(err, store.ErrNotFound) {
+			return false, nil
+		} else if err != nil {
+			return false, err
+		}
+		if have.Empty() && want.Empty() {
+			continue
+		}
+		have.Generation = want.Generation
+		if same, err := equal(have, want); err != nil || !same {
+			return false, err
+		}
+	}
+	for _, same := range plans {
+		same.Generation = was.Generation
+	}
+	return true, nil
 }
 
 // equal compares two values as they are stored.

@@ -3,16 +3,17 @@ package pip
 import (
 	"context"
 	"errors"
-	"fmt"
+	"maps"
+	"slices"
 
 	"trellis/internal/plan"
 	"trellis/internal/store"
 )
 
-// Remove asks for a VNet to be taken down: its plan becomes empty. The record
-// stays until the agent has removed everything. store.ErrNotFound when there is
-// no such VNet. A removal under way is left alone unless renew is set, which
-// has the agent try and report again.
+// Remove asks for a VNet to be taken down: its plans become empty. The record
+// stays until the agents have removed everything. store.ErrNotFound when there
+// is no such VNet. A removal under way is left alone unless renew is set, which
+// has the agents try and report again.
 func (p *Provider) Remove(ctx context.Context, name string, renew bool) (*store.VNetRecord, error) {
 	defer p.names.lock(name)()
 	g, err := retry(func() (Grant, error) {
@@ -23,77 +24,83 @@ func (p *Provider) Remove(ctx context.Context, name string, renew bool) (*store.
 		if rec.State == store.Removing && !renew {
 			return Grant{Record: rec}, nil
 		}
+		there, err := p.hosts(ctx)
+		if err != nil {
+			return Grant{}, err
+		}
+		rec.Placement = placementOf(rec)
 		rec.State = store.Removing
 		rec.Generation++
 		plans := map[string]*plan.Plan{}
 		for _, host := range rec.Hosts {
-			plans[host] = p.empty(rec)
+			plans[host] = emptyPlan(rec, host, there)
 		}
 		if err := p.store.Put(ctx, rec, plans); err != nil {
 			return Grant{}, err
 		}
 		p.log.Info("removing", "vnet", name, "generation", rec.Generation)
+		if !slices.ContainsFunc(rec.Hosts, func(h string) bool { _, known := there[h]; return known }) {
+			// Nobody will report.
+			return Grant{Record: rec, Changed: true}, p.tidy(ctx, name)
+		}
 		return Grant{Record: rec, Changed: true}, nil
 	})
 	return g.Record, err
 }
 
-// empty is the plan that asks for removal.
-func (p *Provider) empty(rec *store.VNetRecord) *plan.Plan {
-	return &plan.Plan{
-		VNet:       rec.Name(),
-		Generation: rec.Generation,
-		IDBase:     rec.IDBase,
-		Group:      plan.Group(p.instance, rec.Name()),
-	}
-}
-
-// Run forgets VNets when all their agents have reported that nothing is left,
-// until ctx ends.
-func (p *Provider) Run(ctx context.Context) error {
-	for e := range p.store.WatchStatus(ctx, "") {
-		if e.Err != nil {
-			p.log.Error("unreadable status", "vnet", e.VNet, "error", e.Err)
-			continue
-		}
-		if e.Status == nil || e.Status.Phase != store.PhaseRemoved {
-			continue
-		}
-		if err := p.forget(ctx, e.VNet); err != nil && ctx.Err() == nil {
-			p.log.Error("removed VNet stays in the store until the next start", "vnet", e.VNet, "error", err)
-		}
-	}
-	if ctx.Err() == nil {
-		return fmt.Errorf("wait for removals: %w", p.store.Err())
-	}
-	return nil
-}
-
-// forget drops the record of a VNet that is gone from all substrate nodes.
-func (p *Provider) forget(ctx context.Context, name string) error {
+// removed takes note that a substrate node has nothing of a VNet any more: a VNet
+// that is gone from all is forgotten, and one that has only left some is taken off
+// these.
+func (p *Provider) removed(ctx context.Context, name string) error {
 	defer p.names.lock(name)()
-	rec, err := p.store.VNet(ctx, name)
+	_, err := retry(func() (Grant, error) { return Grant{}, p.tidy(ctx, name) })
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
-	} else if err != nil {
-		return err
 	}
-	if rec.State != store.Removing {
-		return nil
+	return err
+}
+
+func (p *Provider) tidy(ctx context.Context, name string) error {
+	rec, err := p.store.VNet(ctx, name)
+	if err != nil {
+		return err
 	}
 	statuses, err := p.store.Statuses(ctx, name)
 	if err != nil {
 		return err
 	}
-	for _, host := range rec.Hosts {
-		st := statuses[host]
-		if st == nil || st.Phase != store.PhaseRemoved || st.Generation != rec.Generation {
-			return nil
-		}
-	}
-	if err := p.store.Forget(ctx, rec); err != nil {
+	there, err := p.hosts(ctx)
+	if err != nil {
 		return err
 	}
-	p.log.Info("removed", "vnet", name)
+	placement := placementOf(rec)
+	holds := map[string]bool{}
+	if rec.State == store.Present {
+		for i := range rec.Spec.Nodes {
+			holds[placement[rec.Spec.Nodes[i].Name]] = true
+		}
+	}
+	left := map[string]*plan.Plan{}
+	for _, host := range rec.Hosts {
+		st := statuses[host]
+		reported := st != nil && st.Phase == store.PhaseRemoved && st.Generation == rec.Generation
+		if _, known := there[host]; !holds[host] && (reported || !known) {
+			left[host] = nil
+		}
+	}
+	switch {
+	case rec.State == store.Removing && len(left) == len(rec.Hosts):
+		if err := p.store.Forget(ctx, rec); err != nil {
+			return err
+		}
+		p.log.Info("removed", "vnet", name)
+	case rec.State == store.Present && len(left) > 0:
+		maps.DeleteFunc(placement, func(_, host string) bool { _, gone := left[host]; return gone })
+		rec.Placement = placement
+		if err := p.store.Put(ctx, rec, left); err != nil {
+			return err
+		}
+		p.log.Info("has left hosts", "vnet", name, "hosts", rec.Hosts)
+	}
 	return nil
 }

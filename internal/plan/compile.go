@@ -10,44 +10,84 @@ import (
 	"trellis/internal/vnet"
 )
 
-// Allocation is what the PIP grants a VNet on a substrate node.
+// Allocation is what the PIP grants a VNet.
 type Allocation struct {
-	Instance   string // owner tag of everything that the agent makes
-	Host       string // the substrate node
 	IDBase     uint32 // first of IDsPerVNet user and group ids
 	Generation int64
+	// Placement is the substrate node of each virtual node, by name.
+	Placement map[string]string
+	// Hosts are the substrate nodes that Placement names, by name.
+	Hosts map[string]Host
+	// Keys are the EGRE keys of the links that cross substrate nodes, one for each
+	// of Spans.
+	Keys map[string]uint32
 }
 
-// Compile turns a completed and valid VNet into the plan for the substrate node
-// a.Host. The same input gives the same plan, byte for byte.
-func Compile(v *vnet.VNet, a Allocation) (*Plan, error) {
+// Host is a substrate node, as far as plans depend on it.
+type Host struct {
+	Instance string // owner tag of everything that its agent makes
+	// Addrs are the underlay addresses that tunnels end at, those of IPv4 first;
+	// none on a machine without an uplink.
+	Addrs []netip.Addr
+	MTU   int // of the underlay, bytes of the IP packet
+}
+
+// AllOn places all nodes of a VNet on one substrate node.
+func AllOn(v *vnet.VNet, host string) map[string]string {
+	placement := make(map[string]string, len(v.Nodes))
+	for i := range v.Nodes {
+		placement[v.Nodes[i].Name] = host
+	}
+	return placement
+}
+
+// Compile turns a completed and valid VNet, whose links fit ([FitLinks]), into
+// the plans of the substrate nodes that hold a part of it, by name. The same
+// input gives the same plans, byte for byte.
+func Compile(v *vnet.VNet, a Allocation) (map[string]*Plan, error) {
 	configs, err := routing.Generate(v)
 	if err != nil {
 		return nil, fmt.Errorf("routing of %s: %w", v.Name, err)
 	}
-	p := &Plan{
-		VNet:       v.Name,
-		Generation: a.Generation,
-		IDBase:     a.IDBase,
-		Group:      Group(a.Instance, v.Name),
-		Hosts:      hosts(v),
-	}
-	names := make([]string, len(v.Nodes))
-	for i, n := range v.Nodes {
-		names[i] = n.Name
-	}
-	prefixes, tables := compactRoutes(names, configs)
-	p.Prefixes = prefixes
+	c := compilation{v: v, a: a, plans: map[string]*Plan{}, ports: make(map[string][]Port, len(v.Nodes))}
+	names := map[string][]string{} // of the nodes of each host
+	hosts := hosts(v)
 	destinations, components := routingGroups(v)
-	p.Destinations = destinations
-
-	ports := map[string][]Port{}
-	for _, l := range v.Links {
-		if err := p.addLink(a, v.Name, l, ports); err != nil {
+	for i := range v.Nodes {
+		name := v.Nodes[i].Name
+		on, ok := a.Placement[name]
+		if !ok {
+			return nil, fmt.Errorf("node %s of %s has no place", name, v.Name)
+		}
+		host, ok := a.Hosts[on]
+		if !ok {
+			return nil, fmt.Errorf("node %s of %s is placed on %s, which is not known", name, v.Name, on)
+		}
+		if c.plans[on] == nil {
+			c.plans[on] = &Plan{
+				VNet:         v.Name,
+				Generation:   a.Generation,
+				IDBase:       a.IDBase,
+				Host:         on,
+				Group:        Group(host.Instance, v.Name),
+				Hosts:        hosts,
+				Destinations: destinations,
+			}
+		}
+		names[on] = append(names[on], name)
+	}
+	for i := range v.Links {
+		if err := c.addLink(&v.Links[i]); err != nil {
 			return nil, err
 		}
 	}
+	tables := make(map[string]map[string]RouteTable, len(c.plans))
+	for on, p := range c.plans {
+		p.Prefixes, tables[on] = compactRoutes(names[on], configs)
+	}
 	for i, n := range v.Nodes {
+		on := a.Placement[n.Name]
+		p := c.plans[on]
 		p.Nodes = append(p.Nodes, Node{
 			Name:       n.Name,
 			Image:      n.Image,
@@ -59,43 +99,114 @@ func Compile(v *vnet.VNet, a Allocation) (*Plan, error) {
 			Limits:     Limits{CPU: n.CPU, Memory: n.Memory, Pids: n.Pids, Disk: n.Disk},
 			Daemons:    configs[n.Name].Daemons,
 			Loopbacks:  hostPrefixes(n.Loopbacks),
-			Ports:      ports[n.Name],
-			Routes:     tables[n.Name],
+			Ports:      c.ports[n.Name],
+			Routes:     tables[on][n.Name],
 			Components: components[i],
+			NoFastPath: n.FastPath == vnet.FastPathOff,
 		})
 	}
-	return p, nil
+	return c.plans, nil
 }
 
-// addLink adds the link's ports to the nodes', and its joint or LAN to the plan.
-func (p *Plan) addLink(a Allocation, name string, l vnet.Link, ports map[string][]Port) error {
+// compilation is the work on one VNet.
+type compilation struct {
+	v     *vnet.VNet
+	a     Allocation
+	plans map[string]*Plan  // by substrate node
+	ports map[string][]Port // by node
+}
+
+// addLink adds the link's ports to the nodes', and its joint, LAN and tunnels to
+// the plans.
+func (c *compilation) addLink(l *vnet.Link) error {
+	hosts := linkHosts(l, c.a.Placement)
+	crosses := len(hosts) > 1
 	devices := make([]string, len(l.Endpoints))
 	for i, e := range l.Endpoints {
-		devices[i] = DeviceName(PortDevice, a.Instance, name, e.Node+":"+e.Name)
+		instance := c.a.Hosts[c.a.Placement[e.Node]].Instance
+		devices[i] = DeviceName(PortDevice, instance, c.v.Name, e.Node+":"+e.Name)
 		port := Port{
 			Name: e.Name, Device: devices[i], MAC: e.MAC, MTU: e.MTU,
 			Addrs: e.Addrs, Link: l.Name, Down: l.Down,
 		}
-		if l.Type == vnet.LAN {
+		switch {
+		case l.Type == vnet.LAN:
 			port.Egress, port.Ingress = e.Rx, e.Tx
-		} else {
+		case crosses:
+			port.Ingress = e.Tx // before the underlay, so that it carries no more
+		default:
 			port.Egress = l.Endpoints[1-i].Tx
 		}
-		ports[e.Node] = append(ports[e.Node], port)
+		c.ports[e.Node] = append(c.ports[e.Node], port)
 	}
-	switch l.Type {
-	case vnet.PointToPoint:
+	switch {
+	case l.Type == vnet.LAN:
+		return c.addLAN(l, hosts, devices)
+	case l.Type != vnet.PointToPoint:
+		return fmt.Errorf("link %s of %s: type %q is neither %s nor %s", l.Name, c.v.Name, l.Type, vnet.PointToPoint, vnet.LAN)
+	case !crosses:
+		p := c.plans[hosts[0]]
 		p.Joints = append(p.Joints, Joint{Link: l.Name, A: devices[0], B: devices[1]})
-	case vnet.LAN:
-		lan := LAN{Link: l.Name, Device: DeviceName(BridgeDevice, a.Instance, name, "@"+l.Name), Ports: devices}
-		for _, e := range l.Endpoints {
-			lan.MTU = max(lan.MTU, e.MTU)
+		return nil
+	}
+	for i, e := range l.Endpoints {
+		here, there := c.a.Placement[e.Node], c.a.Placement[l.Endpoints[1-i].Node]
+		if err := c.addTunnel(l, here, there, Tunnel{Device: devices[i]}); err != nil {
+			return err
 		}
-		p.LANs = append(p.LANs, lan)
-	default:
-		return fmt.Errorf("link %s of %s: type %q is neither %s nor %s", l.Name, name, l.Type, vnet.PointToPoint, vnet.LAN)
 	}
 	return nil
+}
+
+// addLAN adds a bridge on each substrate node that the LAN has ends on, and
+// tunnels from each to each.
+func (c *compilation) addLAN(l *vnet.Link, hosts, devices []string) error {
+	for _, here := range hosts {
+		instance := c.a.Hosts[here].Instance
+		lan := LAN{Link: l.Name, Device: DeviceName(BridgeDevice, instance, c.v.Name, "@"+l.Name), MTU: linkMTU(l)}
+		for i, e := range l.Endpoints {
+			if c.a.Placement[e.Node] == here {
+				lan.Ports = append(lan.Ports, devices[i])
+			}
+		}
+		p := c.plans[here]
+		p.LANs = append(p.LANs, lan)
+		for _, there := range hosts {
+			if there == here {
+				continue
+			}
+			device := DeviceName(TunnelDevice, instance, c.v.Name, "@"+l.Name+">"+there)
+			if err := c.addTunnel(l, here, there, Tunnel{Device: device, LAN: lan.Device}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// addTunnel adds what here needs of the link's way to there.
+func (c *compilation) addTunnel(l *vnet.Link, here, there string, t Tunnel) error {
+	w, err := findWay(here, there, c.a.Hosts)
+	if err != nil {
+		return fmt.Errorf("link %s of %s: %w", l.Name, c.v.Name, err)
+	}
+	span := Span(l.Name, here, there)
+	t.Key = c.a.Keys[span]
+	if t.Key == 0 {
+		return fmt.Errorf("link %s of %s: the way between %s and %s has no key", l.Name, c.v.Name, here, there)
+	}
+	t.Link, t.Peer, t.Local, t.Remote, t.MTU = l.Name, there, w.local, w.remote, linkMTU(l)
+	p := c.plans[here]
+	p.Tunnels = append(p.Tunnels, t)
+	return nil
+}
+
+// linkMTU is the largest IP packet that any end of the link sends.
+func linkMTU(l *vnet.Link) (mtu int) {
+	for i := range l.Endpoints {
+		mtu = max(mtu, l.Endpoints[i].MTU)
+	}
+	return mtu
 }
 
 // routingGroups finds the sets of nodes that learn routes from one another, for

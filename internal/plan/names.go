@@ -14,6 +14,7 @@ type DeviceKind string
 const (
 	PortDevice   DeviceKind = "tr" // outer end of a virtual interface
 	BridgeDevice DeviceKind = "tb" // bridge of a LAN
+	TunnelDevice DeviceKind = "tx" // outer end of what stands on a LAN's bridge for another machine
 )
 
 // groupSpace is where Trellis takes link groups from, away from the small
@@ -31,7 +32,8 @@ func DeviceName(kind DeviceKind, instance, vnet, object string) string {
 }
 
 // Alias gives the IFLA_IFALIAS of a device: its owner in words.
-// Object is "node:interface" for ports and "@link" for bridges.
+// Object is "node:interface" for ports, "@link" for bridges and "@link>machine"
+// for what stands on a bridge for another machine.
 func Alias(instance, vnet, object string) string {
 	return "trellis:" + instance + ":" + vnet + "/" + object
 }

@@ -23,12 +23,16 @@ type Plan struct {
 	// IDBase is the first of the 65,536 user and group ids of the host that the
 	// VNet's nodes map their own ids 0 to 65,535 to.
 	IDBase uint32 `json:"idBase"`
+	// Host is the substrate node that this share is for.
+	Host string `json:"host,omitempty"`
 	// Group is the link group (IFLA_GROUP) of the VNet's devices in the root
 	// context, for removing them at once.
 	Group  uint32  `json:"group"`
 	Nodes  []Node  `json:"nodes"`
 	Joints []Joint `json:"joints"`
 	LANs   []LAN   `json:"lans,omitempty"`
+	// Tunnels are the ends of links that go on at other substrate nodes.
+	Tunnels []Tunnel `json:"tunnels,omitempty"`
 	// Hosts is the /etc/hosts of every node.
 	Hosts []byte `json:"hosts,omitempty"`
 	// Destinations holds, for each group of nodes that route together, the
@@ -59,6 +63,8 @@ type Node struct {
 	// Components index Plan.Destinations: the groups, at most one for each address
 	// family, that the node routes with and whose loopbacks it must learn.
 	Components []int `json:"components,omitempty"`
+	// NoFastPath keeps the node's packets on its own stack.
+	NoFastPath bool `json:"noFastPath,omitempty"`
 }
 
 // Limits bind a node's container.
@@ -82,7 +88,7 @@ type Port struct {
 	// Egress shapes what goes from the root context into the node. On a
 	// point-to-point link that is the far end's Tx, on a LAN this end's Rx.
 	Egress vnet.Shape `json:"egress,omitzero"`
-	// Ingress shapes what the node sends into a LAN (this end's Tx).
+	// Ingress shapes what the node sends into a LAN, or into a tunnel (this end's Tx).
 	Ingress vnet.Shape `json:"ingress,omitzero"`
 }
 
@@ -100,6 +106,23 @@ type LAN struct {
 	Device string   `json:"device"` // the bridge's name
 	MTU    int      `json:"mtu"`
 	Ports  []string `json:"ports"` // Port.Device names
+}
+
+// Tunnel is this substrate node's end of an EGRE path to another one: of a
+// point-to-point link whose other end is there, or of a LAN that has ports there.
+type Tunnel struct {
+	Link   string     `json:"link"`
+	Peer   string     `json:"peer"`   // the other substrate node
+	Local  netip.Addr `json:"local"`  // outer addresses, of one family
+	Remote netip.Addr `json:"remote"` //
+	Key    uint32     `json:"key"`    // in both directions; of this pair of ends alone
+	MTU    int        `json:"mtu"`    // of the link, bytes of the IP packet
+	// Device is, of a point-to-point link, the Port.Device that goes on there; of
+	// a LAN, the outer end of the pair of devices that stands on the bridge for
+	// the peer.
+	Device string `json:"device"`
+	// LAN is the LAN.Device of a multipoint link; empty on a point-to-point one.
+	LAN string `json:"lan,omitempty"`
 }
 
 // Limits in numbers that follow from kernel and format limits.

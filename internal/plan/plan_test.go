@@ -35,15 +35,16 @@ func link(kind vnet.LinkType, nodes ...string) vnet.Link {
 	return l
 }
 
-var grant = Allocation{Instance: "test", Host: "h", IDBase: 1 << 28, Generation: 3}
-
+// compile gives the plan of a VNet that is all on one substrate node.
 func compile(t *testing.T, v *vnet.VNet) *Plan {
 	t.Helper()
-	p, err := Compile(v, grant)
+	plans, err := Compile(v, Allocation{
+		IDBase: 1 << 28, Generation: 3, Placement: AllOn(v, "h"), Hosts: map[string]Host{"h": {Instance: "test"}},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return p
+	return plans["h"]
 }
 
 // TestShapesFollowTheFrames checks on which side of a link each rate lands: on

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,8 +20,9 @@ const readyEnv = "TRELLIS_READY_FD"
 
 const readyLine = "ready"
 
-// startTimeout bounds the wait for a service in the background to be ready.
-const startTimeout = 90 * time.Second
+// startTimeout bounds the wait for a service in the background to be ready,
+// beside what it may wait for a store that is elsewhere.
+const startTimeout = 60 * time.Second
 
 // readyPipe is the child's end of that pipe. Without a parent it does nothing.
 type readyPipe struct {
@@ -94,8 +96,16 @@ func Background(c Config) error {
 		return fmt.Errorf("open the service's log: %w", err)
 	}
 	defer out.Close()
-	cmd := exec.Command(self, "serve", "--state-dir", c.StateDir, "--run-dir", c.RunDir,
-		"--instance", c.Instance, "--runtime", c.Runtime, "--log-level", c.LogLevel)
+	args := []string{"serve", "--state-dir", c.StateDir, "--run-dir", c.RunDir,
+		"--instance", c.Instance, "--runtime", c.Runtime, "--log-level", c.LogLevel,
+		"--start-timeout", c.StartTimeout.String()}
+	if file := c.Settings.File; file != "" {
+		if file, err = filepath.Abs(file); err != nil {
+			return fmt.Errorf("start trellis serve: %w", err)
+		}
+		args = append(args, "--config", file)
+	}
+	cmd := exec.Command(self, args...)
 	cmd.Dir = "/"
 	cmd.Env = append(os.Environ(), readyEnv+"=3")
 	cmd.Stdout, cmd.Stderr = out, out
@@ -106,7 +116,8 @@ func Background(c Config) error {
 	if err != nil {
 		return fmt.Errorf("start trellis serve: %w", err)
 	}
-	if err := r.SetReadDeadline(time.Now().Add(startTimeout)); err != nil {
+	patience := startTimeout + c.StartTimeout
+	if err := r.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		return fmt.Errorf("wait for trellis serve: %w", err)
 	}
 	answer, err := bufio.NewReader(r).ReadString('\n')
@@ -114,7 +125,7 @@ func Background(c Config) error {
 	answer = strings.TrimSpace(answer + string(rest))
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return fmt.Errorf("trellis serve (process %d) is not ready after %v; see %s", cmd.Process.Pid, startTimeout, c.logPath())
+		return fmt.Errorf("trellis serve (process %d) is not ready after %v; see %s", cmd.Process.Pid, patience, c.logPath())
 	case answer == readyLine:
 		return cmd.Process.Release()
 	case answer != "":

@@ -6,18 +6,22 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"time"
 
 	"gopkg.in/natefinch/lumberjack.v2"
 
 	"trellis/internal/agent"
+	"trellis/internal/config"
 	"trellis/internal/pip"
 )
+
+// DefaultStartTimeout is how long a start waits for a store that is elsewhere.
+const DefaultStartTimeout = 30 * time.Second
 
 // The directories of the default instance.
 const (
@@ -36,6 +40,11 @@ type Config struct {
 	Runtime  string // OCI runtime, by name or path; crun
 	LogLevel string // debug, info, warn, error; info
 	Version  string // what Info tells
+	// StartTimeout bounds the wait for a store that is elsewhere to answer;
+	// DefaultStartTimeout.
+	StartTimeout time.Duration
+	// Settings are what the configuration file says; nil: one machine on its own.
+	Settings *config.Config
 
 	// newAgent stands in for the real agent in tests.
 	newAgent func(agent.Config) (Agent, error)
@@ -70,6 +79,15 @@ func (c Config) complete() (Config, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(c.LogLevel)); err != nil {
 		return c, fmt.Errorf("log level %q is not one of debug, info, warn, error", c.LogLevel)
+	}
+	if c.StartTimeout == 0 {
+		c.StartTimeout = DefaultStartTimeout
+	}
+	if c.StartTimeout < 0 {
+		return c, fmt.Errorf("start timeout %v is negative; name a time such as 30s", c.StartTimeout)
+	}
+	if c.Settings == nil {
+		c.Settings = config.Alone()
 	}
 	if c.newAgent == nil {
 		c.newAgent = newAgent
@@ -111,30 +129,6 @@ func (c Config) mkdirs() error {
 		}
 	}
 	return nil
-}
-
-// host is the name of this substrate node. It is fixed at the first start,
-// because plans are stored under it and the machine may be renamed.
-func (c Config) host() (string, error) {
-	path := filepath.Join(c.StateDir, "host")
-	b, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("name of this substrate node: %w", err)
-	}
-	if name := strings.TrimSpace(string(b)); name != "" {
-		return name, nil
-	}
-	name, err := os.Hostname()
-	if err != nil {
-		return "", fmt.Errorf("name of this substrate node: %w", err)
-	}
-	if name = strings.ReplaceAll(name, "/", "-"); name == "" {
-		name = "localhost"
-	}
-	if err := os.WriteFile(path, []byte(name+"\n"), 0o644); err != nil {
-		return "", fmt.Errorf("name of this substrate node: %w", err)
-	}
-	return name, nil
 }
 
 // Bounds of the log file of a service in the background.

@@ -9,8 +9,10 @@
 // Files of an instance:
 //
 //	RUN/lock           locked while the service runs; holds its process id
-//	RUN/trellis.sock   the API; mode 0600
-//	STATE/etcd         the store
+//	RUN/trellis.sock   the API, and /metrics; mode 0600
+//	STATE/etcd         the store, unless it is elsewhere
 //	STATE/host         the name of this substrate node, fixed at the first start
+//	STATE/id           tells this state directory from any other
+//	STATE/store-id     which store elsewhere the host belongs to
 //	STATE/trellis.log  the log of a service in the background
 package serve

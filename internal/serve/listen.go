@@ -15,6 +15,8 @@ import (
 	"connectrpc.com/connect"
 
 	"trellis/api/trellis/v1/trellisv1connect"
+	"trellis/internal/metrics"
+	"trellis/internal/vnp"
 )
 
 const (
@@ -27,8 +29,8 @@ const (
 	HealthPath = "/healthz"
 )
 
-// apiServer serves the API on a unix socket: Connect, gRPC (HTTP/2 without TLS)
-// and JSON.
+// apiServer serves on a listener of its own: the API on the unix socket (Connect,
+// gRPC over HTTP/2 without TLS, and JSON), or the figures for Prometheus.
 type apiServer struct {
 	listener net.Listener
 	http     *http.Server
@@ -36,8 +38,8 @@ type apiServer struct {
 
 // listen makes the socket, in the place of one that a killed service has left.
 // The caller has the instance's lock. The requests' contexts are children of
-// base.
-func listen(base context.Context, path string, api trellisv1connect.VNetServiceHandler, log *slog.Logger) (*apiServer, error) {
+// base. Without an API, requests are told where to go.
+func listen(base context.Context, path string, api *vnp.Service, figures http.Handler, log *slog.Logger) (*apiServer, error) {
 	if err := removeSocket(path); err != nil {
 		return nil, err
 	}
@@ -54,18 +56,52 @@ func listen(base context.Context, path string, api trellisv1connect.VNetServiceH
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
 	mux := http.NewServeMux()
-	mux.Handle(trellisv1connect.NewVNetServiceHandler(api, connect.WithReadMaxBytes(maxMessage)))
+	if api != nil {
+		mux.Handle(trellisv1connect.NewVNetServiceHandler(api, connect.WithReadMaxBytes(maxMessage)))
+	} else {
+		mux.Handle("/", elsewhere())
+	}
+	mux.Handle("GET "+metrics.Path, figures)
 	mux.HandleFunc("GET "+HealthPath, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
+	s := newServer(base, l, mux, log)
+	s.http.Protocols = protocols
+	return s, nil
+}
+
+// elsewhere answers requests to a service without the role vnp.
+func elsewhere() http.Handler {
+	errs := connect.NewErrorWriter()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !errs.IsSupported(r) {
+			http.NotFound(w, r)
+			return
+		}
+		_ = errs.Write(w, r, connect.NewError(connect.CodeFailedPrecondition, // the client may be gone
+			errors.New("this host has only the role agent; ask a host that has the role vnp")))
+	})
+}
+
+// listenMetrics serves the figures alone, over HTTP, at a host:port.
+func listenMetrics(base context.Context, at string, figures http.Handler, log *slog.Logger) (*apiServer, error) {
+	l, err := net.Listen("tcp", at)
+	if err != nil {
+		return nil, fmt.Errorf("offer figures at %s: %w; name an address of this machine and a free port", at, err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET "+metrics.Path, figures)
+	return newServer(base, l, mux, log), nil
+}
+
+func newServer(base context.Context, l net.Listener, h http.Handler, log *slog.Logger) *apiServer {
 	return &apiServer{listener: l, http: &http.Server{
-		Handler:           mux,
-		Protocols:         protocols,
+		Handler:           h,
 		ReadHeaderTimeout: 10 * time.Second,
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
-	}}, nil
+	}}
 }
 
 func removeSocket(path string) error {
@@ -91,6 +127,9 @@ func (s *apiServer) serve() error {
 	}
 	return nil
 }
+
+// close gives up a listener that nobody serves yet.
+func (s *apiServer) close() error { return s.listener.Close() }
 
 // shutdown ends the API; requests that do not end within drain are cut off.
 func (s *apiServer) shutdown() error {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // hold takes the instance's lock, which ends with the process at the latest.
@@ -62,7 +64,13 @@ const (
 
 // Stop ends the service of the instance, and returns when it is gone. It is
 // fine if none runs. What runs in the networks goes on.
-func Stop(c Config) error {
+func Stop(c Config) error { return end(c, syscall.SIGTERM) }
+
+// Kill is Stop without warning: the service has no time to finish anything, as
+// in a crash.
+func Kill(c Config) error { return end(c, syscall.SIGKILL) }
+
+func end(c Config, sig syscall.Signal) error {
 	c, err := c.complete()
 	if err != nil {
 		return err
@@ -75,10 +83,11 @@ func Stop(c Config) error {
 	}
 	defer f.Close()
 	told := 0
+	var process *os.Process // that was told
 	for deadline := time.Now().Add(stopTimeout); time.Now().Before(deadline); time.Sleep(stopPoll) {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
-			return nil
+			return ended(process, time.Until(deadline))
 		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
 			return fmt.Errorf("stop trellis serve: %w", err)
@@ -87,21 +96,80 @@ func Stop(c Config) error {
 		if pid == 0 || pid == told {
 			continue
 		}
-		ok, err := c.terminate(pid)
+		p, err := os.FindProcess(pid)
+		if err != nil {
+			continue // gone
+		}
+		defer p.Release()
+		ok, err := c.signal(pid, sig)
 		if err != nil {
 			return fmt.Errorf("stop trellis serve (process %d): %w", pid, err)
 		}
 		if ok {
-			told = pid
+			told, process = pid, p
 		}
 	}
 	return fmt.Errorf("trellis serve (process %d) has not ended within %v; see its log, or kill it: the networks stay as they are", told, stopTimeout)
 }
 
-// terminate sends SIGTERM to the process if it is the one that has the lock
-// file open: an id alone may be that of an earlier service, and by now another
-// program's.
-func (c Config) terminate(pid int) (bool, error) {
+// ended waits for the process that has given up its lock, if there is one, to
+// be gone altogether.
+func ended(p *os.Process, within time.Duration) error {
+	if p == nil {
+		return nil
+	}
+	var failed error
+	err := p.WithHandle(func(handle uintptr) {
+		fds := []unix.PollFd{{Fd: int32(handle), Events: unix.POLLIN}} // pidfd_open(2)
+		for deadline := time.Now().Add(within); ; {
+			n, err := unix.Poll(fds, int(max(time.Until(deadline), 0)/time.Millisecond))
+			if err == unix.EINTR {
+				continue
+			}
+			if err == nil && n == 0 {
+				err = errors.New("it has stopped its work and does not exit; kill it")
+			}
+			failed = err
+			return
+		}
+	})
+	if errors.Is(err, os.ErrProcessDone) || errors.Is(err, os.ErrNoHandle) {
+		return nil
+	}
+	if err := errors.Join(err, failed); err != nil {
+		return fmt.Errorf("stop trellis serve (process %d): %w", p.Pid, err)
+	}
+	return nil
+}
+
+// Running gives the process id of the service of the instance; 0 if none runs.
+func Running(c Config) (int, error) {
+	c, err := c.complete()
+	if err != nil {
+		return 0, err
+	}
+	f, err := os.Open(c.lockPath())
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	} else if err != nil {
+		return 0, fmt.Errorf("look for trellis serve: %w", err)
+	}
+	defer f.Close()
+	// The lock itself is left alone: to try it would bar a service that starts.
+	pid := readPid(f)
+	if pid == 0 {
+		return 0, nil
+	}
+	if ok, err := c.signal(pid, 0); err != nil || !ok {
+		return 0, err
+	}
+	return pid, nil
+}
+
+// signal sends a signal, or with 0 none, to the process if it is the one that has
+// the lock file open: an id alone may be that of an earlier service, and by now
+// another program's.
+func (c Config) signal(pid int, sig syscall.Signal) (bool, error) {
 	p, err := os.FindProcess(pid) // holds a pidfd, so that the id stays its
 	if err != nil {
 		return false, nil
@@ -123,7 +191,7 @@ func (c Config) terminate(pid int) (bool, error) {
 		if err != nil || !os.SameFile(open, lock) {
 			continue
 		}
-		if err := p.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		if err := p.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			return false, err
 		}
 		return true, nil

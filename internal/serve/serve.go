@@ -2,10 +2,13 @@ package serve
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"net/http"
 	"os/signal"
 	"path/filepath"
 	"syscall"
@@ -15,7 +18,11 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"trellis/internal/agent"
+	"trellis/internal/config"
+	"trellis/internal/fleet"
+	"trellis/internal/metrics"
 	"trellis/internal/pip"
+	"trellis/internal/pki"
 	"trellis/internal/store"
 	"trellis/internal/vnp"
 )
@@ -25,6 +32,10 @@ type Agent interface {
 	vnp.Substrate
 	// Run converges the machine until ctx ends.
 	Run(ctx context.Context) error
+	// Underlay tells what the uplinks offer now.
+	Underlay() agent.Underlay
+	// UnderlayChanged has a message after changes of that.
+	UnderlayChanged() <-chan struct{}
 }
 
 // errStopping is what requests end with when the service does.
@@ -90,14 +101,20 @@ func (c Config) run(ctx context.Context, parent *readyPipe) (err error) {
 // service is the assembled process.
 type service struct {
 	config   Config
+	host     string
 	log      *slog.Logger
+	tls      *tls.Config  // nil: this host talks to no other
+	offer    net.Listener // for the other hosts; nil: none
 	store    *store.Store
-	provider *pip.Provider
-	agent    Agent
-	api      *vnp.Service
+	alive    *store.Registration // nil without the role agent
+	provider *pip.Provider       // nil without the role pip
+	agent    Agent               // nil without the role agent
+	fleet    *fleet.Fleet
+	api      *vnp.Service // nil without the role vnp
 }
 
-// assemble makes the parts. Nothing runs yet but the store.
+// assemble makes the parts, from what refuses first to what touches most.
+// Nothing runs yet but the store.
 func (c Config) assemble(ctx context.Context, log *slog.Logger) (_ *service, err error) {
 	s := &service{config: c, log: log}
 	defer func() {
@@ -105,44 +122,172 @@ func (c Config) assemble(ctx context.Context, log *slog.Logger) (_ *service, err
 			err = errors.Join(err, s.close())
 		}
 	}()
-	host, err := c.host()
-	if err != nil {
+	if s.host, err = c.host(); err != nil {
 		return nil, err
 	}
-	s.store, err = store.Open(ctx, store.Options{Dir: filepath.Join(c.StateDir, "etcd"), Log: log})
-	if err != nil {
+	if c.Settings.TLS != (pki.Files{}) {
+		if s.tls, err = c.Settings.TLS.Config(); err != nil {
+			return nil, err
+		}
+	}
+	if c.Settings.Listen != "" {
+		if s.offer, err = net.Listen("tcp", c.Settings.Listen); err != nil {
+			return nil, fmt.Errorf("the agent cannot listen at %s: %w; name an address of this machine and a free port", c.Settings.Listen, err)
+		}
+	}
+	// A store elsewhere may be beyond an uplink that cannot serve: that is then
+	// what to say.
+	if c.Settings.Has(config.Agent) {
+		if err := agent.CheckUplinks(c.uplinks()); err != nil {
+			return nil, err
+		}
+	}
+	if s.store, err = c.openStore(ctx, log); err != nil {
 		return nil, err
 	}
-	s.provider, err = pip.New(pip.Options{Store: s.store, Instance: c.Instance, Host: host, Log: log})
-	if err != nil {
+	if err := c.belong(ctx, s.store); err != nil {
 		return nil, err
 	}
-	s.agent, err = c.newAgent(agent.Config{
-		Host: host, Instance: c.Instance, RunDir: c.RunDir, StateDir: c.StateDir,
-		Runtime: c.Runtime, Store: s.store, Log: log,
-	})
+	here := "" // whose agent runs in this process
+	if c.Settings.Has(config.Agent) {
+		here = s.host
+		if err := s.startAgent(ctx); err != nil {
+			return nil, err
+		}
+	}
+	var local vnp.Substrate
+	if s.agent != nil {
+		local = s.agent
+	}
+	s.fleet = fleet.New(fleet.Config{Host: s.host, Local: local, Hosts: s.store.Hosts, TLS: s.tls})
+	if !c.Settings.Has(config.PIP) {
+		return s, nil
+	}
+	s.provider, err = pip.New(pip.Options{Store: s.store, Instance: c.Instance, Host: here, Log: log})
 	if err != nil {
-		return nil, fmt.Errorf("start the agent: %w", err)
+		return nil, err
 	}
 	s.api = vnp.New(vnp.Config{
-		Store: s.store, Provider: s.provider, Substrate: s.agent,
-		Version: c.Version, StateDir: c.StateDir, RunDir: c.RunDir, Host: host, Log: log,
+		Store: s.store, Provider: s.provider, Substrates: s.fleet.Substrate,
+		Version: c.Version, StateDir: c.StateDir, RunDir: c.RunDir, Host: s.host, Log: log,
 	})
 	return s, nil
+}
+
+// openStore opens the store, waiting so long for one that is elsewhere.
+func (c Config) openStore(ctx context.Context, log *slog.Logger) (*store.Store, error) {
+	o := store.Options{
+		Dir: filepath.Join(c.StateDir, "etcd"), Listen: c.Settings.StoreListen, Endpoints: c.Settings.StoreEndpoints,
+		TLS: c.Settings.TLS, Log: log,
+	}
+	if len(o.Endpoints) > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.StartTimeout)
+		defer cancel()
+	}
+	return store.Open(ctx, o)
+}
+
+// startAgent claims the host's name, so that a second host of the name touches
+// nothing, and makes the agent.
+func (s *service) startAgent(ctx context.Context) error {
+	c := s.config
+	h, err := c.describe(s.host)
+	if err != nil {
+		return err
+	}
+	if s.alive, err = s.store.Claim(ctx, h); err != nil {
+		return err
+	}
+	s.agent, err = c.newAgent(agent.Config{
+		Host: s.host, Instance: c.Instance, RunDir: c.RunDir, StateDir: c.StateDir,
+		Runtime: c.Runtime, Store: s.store, Log: s.log, Uplinks: c.uplinks(),
+	})
+	if err != nil {
+		return fmt.Errorf("start the agent: %w", err)
+	}
+	return nil
+}
+
+// uplinks gives the configured uplinks in the agent's terms.
+func (c Config) uplinks() []agent.Uplink {
+	var all []agent.Uplink
+	for _, u := range c.Settings.Uplinks {
+		all = append(all, agent.Uplink{Interface: u.Interface, Addrs: u.Addrs, XDP: u.XDP})
+	}
+	return all
+}
+
+// part is one of what runs side by side: run until it fails or is told to stop,
+// which end does.
+type part struct {
+	run func() error
+	end func() error
+}
+
+// listeners makes all that answers requests, whose contexts are children of
+// base: what cannot listen is told before anything runs.
+func (s *service) listeners(base context.Context) ([]part, error) {
+	figures := s.figures()
+	local, err := listen(base, s.config.socket(), s.api, figures, s.log)
+	if err != nil {
+		return nil, err
+	}
+	parts := []part{{local.serve, local.shutdown}}
+	if at := s.config.Settings.Metrics; at != "" {
+		m, err := listenMetrics(base, at, figures, s.log)
+		if err != nil {
+			return nil, errors.Join(err, local.close())
+		}
+		parts = append(parts, part{m.serve, m.shutdown})
+	}
+	if s.offer != nil {
+		o, err := fleet.NewServer(fleet.ServerConfig{Agent: s.agent, TLS: s.tls, Base: base, Log: s.log})
+		if err != nil {
+			return nil, errors.Join(err, local.close())
+		}
+		offer := s.offer
+		s.offer = nil // its server closes it
+		parts = append(parts, part{
+			func() error { return o.Serve(offer) },
+			func() error {
+				ctx, cancel := context.WithTimeout(context.Background(), drain)
+				defer cancel()
+				return o.Shutdown(ctx)
+			},
+		})
+	}
+	return parts, nil
 }
 
 // serve runs the parts until ctx ends or one of them fails.
 func (s *service) serve(ctx context.Context, ready func()) error {
 	requests, end := context.WithCancelCause(context.Background())
 	defer end(nil)
-	server, err := listen(requests, s.config.socket(), s.api, s.log)
+	parts, err := s.listeners(requests)
 	if err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.agent.Run(ctx) })
-	g.Go(func() error { return s.provider.Run(ctx) })
-	g.Go(server.serve)
+	for _, p := range parts {
+		g.Go(p.run)
+	}
+	if s.agent != nil {
+		g.Go(func() error { return s.agent.Run(ctx) })
+		g.Go(func() error {
+			// The others may ask for something as soon as they know of the host.
+			if err := s.announce(ctx); err != nil {
+				return err
+			}
+			ready()
+			return s.keepKnown(ctx)
+		})
+	} else {
+		ready()
+	}
+	if s.provider != nil {
+		g.Go(func() error { return s.provider.Run(ctx) })
+	}
 	g.Go(func() error {
 		select {
 		case <-ctx.Done():
@@ -150,9 +295,12 @@ func (s *service) serve(ctx context.Context, ready func()) error {
 		}
 		// Requests end first, then what they need.
 		end(errStopping)
-		return errors.Join(s.store.Err(), server.shutdown())
+		errs := []error{s.store.Err()}
+		for _, p := range parts {
+			errs = append(errs, p.end())
+		}
+		return errors.Join(errs...)
 	})
-	ready()
 	err = g.Wait()
 	if cause := s.store.Err(); cause != nil {
 		return cause // whatever else has failed, has failed of this
@@ -160,11 +308,32 @@ func (s *service) serve(ctx context.Context, ready func()) error {
 	return err
 }
 
+// figures answers Prometheus.
+func (s *service) figures() http.Handler {
+	c := metrics.Config{Version: s.config.Version, Log: s.log}
+	if a, ok := s.agent.(metrics.Agent); ok {
+		c.Agent = a
+	}
+	if s.api != nil {
+		c.Store = s.store
+	}
+	return metrics.Handler(c)
+}
+
 // close ends what assemble has made.
 func (s *service) close() error {
 	var errs []error
+	if s.offer != nil {
+		errs = append(errs, s.offer.Close())
+	}
+	if s.fleet != nil {
+		s.fleet.Close()
+	}
 	if c, ok := s.agent.(io.Closer); ok {
 		errs = append(errs, c.Close())
+	}
+	if s.alive != nil {
+		errs = append(errs, s.alive.Close())
 	}
 	if s.store != nil {
 		errs = append(errs, s.store.Close())

@@ -21,6 +21,7 @@ import (
 	trellisv1 "trellis/api/trellis/v1"
 	"trellis/api/trellis/v1/trellisv1connect"
 	"trellis/internal/agent"
+	"trellis/internal/config"
 	"trellis/internal/plan"
 	"trellis/internal/store"
 	"trellis/internal/vnp"
@@ -40,8 +41,17 @@ func TestMain(m *testing.M) {
 		f.StringVar(&c.Instance, "instance", "", "")
 		f.StringVar(&c.Runtime, "runtime", "", "")
 		f.StringVar(&c.LogLevel, "log-level", "", "")
+		f.DurationVar(&c.StartTimeout, "start-timeout", 0, "")
+		file := f.String("config", "", "")
 		if err := f.Parse(os.Args[2:]); err != nil {
 			os.Exit(2)
+		}
+		if *file != "" {
+			var err error
+			if c.Settings, err = config.Read(*file); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(2)
+			}
 		}
 		c.newAgent = func(c agent.Config) (Agent, error) {
 			if why := os.Getenv(brokenEnv); why != "" {
@@ -63,6 +73,12 @@ type yes struct {
 	vnp.Substrate // not called here beyond the methods below
 	config        agent.Config
 }
+
+func (y *yes) Underlay() agent.Underlay { return agent.Underlay{} }
+
+func (y *yes) UnderlayChanged() <-chan struct{} { return nil }
+
+func (y *yes) UplinkStats(context.Context) ([]vnp.UplinkStats, error) { return nil, nil }
 
 func (y *yes) Prepare(context.Context, *plan.Plan) error { return nil }
 
@@ -203,8 +219,14 @@ func TestKilledServiceStartsAgain(t *testing.T) {
 	mustUp(t, c, "x")
 	for range 3 {
 		old := mustPid(t, c)
-		if err := syscall.Kill(old, syscall.SIGKILL); err != nil {
+		if pid, err := Running(c); err != nil || pid != old {
+			t.Errorf("the process that runs is %d, %v; want %d", pid, err, old)
+		}
+		if err := Kill(c); err != nil {
 			t.Fatal(err)
+		}
+		if pid, err := Running(c); err != nil || pid != 0 {
+			t.Errorf("the process that runs after the kill is %d, %v", pid, err)
 		}
 		// The socket and the lock file stay; the lock goes with the process.
 		for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
@@ -290,8 +312,8 @@ func TestStopSparesTheInnocent(t *testing.T) {
 	if err := Stop(c); err != nil {
 		t.Error(err)
 	}
-	if ok, err := c.terminate(bystander.Process.Pid); ok || err != nil {
-		t.Errorf("terminate of a bystander: %v, %v", ok, err)
+	if ok, err := c.signal(bystander.Process.Pid, syscall.SIGTERM); ok || err != nil {
+		t.Errorf("signal to a bystander: %v, %v", ok, err)
 	}
 	if err := bystander.Process.Signal(syscall.Signal(0)); err != nil {
 		t.Errorf("bystander: %v", err)

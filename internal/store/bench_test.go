@@ -30,11 +30,13 @@ func large(b *testing.B, protocol vnet.Protocol) (*VNetRecord, *plan.Plan) {
 	if err := errors.Join(v.Complete(), v.Validate()); err != nil {
 		b.Fatal(err)
 	}
-	p, err := plan.Compile(v, plan.Allocation{Instance: "trellis", Host: "h", IDBase: 65536, Generation: 1})
+	plans, err := plan.Compile(v, plan.Allocation{
+		IDBase: 65536, Generation: 1, Placement: plan.AllOn(v, "h"), Hosts: map[string]plan.Host{"h": {Instance: "trellis"}},
+	})
 	if err != nil {
 		b.Fatal(err)
 	}
-	return &VNetRecord{Spec: v, State: Present, Generation: 1, IDBase: 65536}, p
+	return &VNetRecord{Spec: v, State: Present, Generation: 1, IDBase: 65536}, plans["h"]
 }
 
 func BenchmarkPutLarge(b *testing.B) {

@@ -11,6 +11,11 @@ const (
 	idsPrefix    = root + "ids/"
 	planPrefix   = root + "plan/"
 	statusPrefix = root + "status/"
+	hostPrefix   = root + "host/"
+	nextKeyKey   = root + "keys/next"
+	protocolKey  = root + "protocol"
+	identityKey  = root + "identity"
+	fullKey      = root + "full"
 )
 
 func vnetKey(name string) string         { return vnetPrefix + name }
@@ -19,9 +24,17 @@ func planKeys(host string) string        { return planPrefix + host + "/" }
 func planKey(host, name string) string   { return planKeys(host) + name }
 func statusKeys(name string) string      { return statusPrefix + name + "/" }
 func statusKey(name, host string) string { return statusKeys(name) + host }
+func hostKeys(host string) string        { return hostPrefix + host + "/" }
+func hostKey(host, part string) string   { return hostKeys(host) + part }
 
 // splitStatusKey undoes statusKey. VNet names hold no slash.
 func splitStatusKey(key string) (name, host string) {
 	name, host, _ = strings.Cut(strings.TrimPrefix(key, statusPrefix), "/")
 	return name, host
+}
+
+// splitHostKey undoes hostKey. Host names hold no slash.
+func splitHostKey(key string) (host, part string) {
+	host, part, _ = strings.Cut(strings.TrimPrefix(key, hostPrefix), "/")
+	return host, part
 }

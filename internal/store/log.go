@@ -38,7 +38,9 @@ var quiet = []string{
 	"Failed to detect schema version",    // a new store has none yet
 	"failed to update storage version",   // the same
 	"Failed to detect storage schema version",
-	"check file permission", // the directory is made 0700, an owner's own choice stays
+	"retrying of unary invoker failed",            // of the client: the caller gets the error
+	"error occurred during lease keep alive loop", // of the client, at its end
+	"check file permission",                       // the directory is made 0700, an owner's own choice stays
 }
 
 func (c *slogCore) Enabled(l zapcore.Level) bool { return l >= zapcore.WarnLevel }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -48,31 +49,60 @@ const (
 )
 
 // Open opens the store in o.Dir, or makes a new one in a directory that is
-// empty or not there. It fails with a sentence that says what to do when another
-// process has it open, when the directory holds something else, when the disk
-// is full, and when the store is damaged.
+// empty or not there; or, with o.Endpoints, connects to the store of others. It
+// fails with a sentence that says what to do when another process has the
+// directory open, when it holds something else, when the disk is full, when the
+// store is damaged, when a certificate is of no use, when the machine's clock is
+// far from the store's, and when other versions of Trellis use it. A store of
+// others that does not answer is waited for until ctx ends.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	dir, err := filepath.Abs(o.Dir)
-	if err != nil {
-		return nil, fmt.Errorf("open store: %w", err)
+	s := &Store{log: o.Log, compact: make(chan struct{}, 1), now: time.Now}
+	if o.now != nil {
+		s.now = o.now
 	}
-	lock, err := claim(dir)
-	if err != nil {
-		return nil, err
-	}
-	s := &Store{dir: dir, log: o.Log, lock: lock, compact: make(chan struct{}, 1)}
 	s.life, s.end = context.WithCancelCause(context.Background())
-	if err := s.room(roomToStart); err != nil {
-		return nil, errors.Join(fmt.Errorf("open store: %w", err), s.Close())
+	open := s.embed
+	if len(o.Endpoints) > 0 {
+		open = s.connect
 	}
-	if err := s.start(ctx); err != nil {
+	if err := open(ctx, o); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	s.workers.Go(s.compactor)
+	if err := s.claimProtocol(ctx); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
 	return s, nil
+}
+
+// embed runs the store in this process.
+func (s *Store) embed(ctx context.Context, o Options) error {
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return fmt.Errorf("open store: %w", err)
+	}
+	s.dir, s.where = dir, "the store in "+dir
+	if o.Listen != "" {
+		if err := checkListen(o); err != nil {
+			return err
+		}
+	}
+	if s.lock, err = claim(dir); err != nil {
+		return err
+	}
+	if err := s.room(roomToStart); err != nil {
+		return fmt.Errorf("open store: %w", err)
+	}
+	if err := s.start(ctx, o); err != nil {
+		return err
+	}
+	s.workers.Go(s.compactor)
+	if o.Listen != "" {
+		s.workers.Go(s.measure)
+	}
+	return nil
 }
 
 // claim makes the directory ours alone.
@@ -159,13 +189,17 @@ func mark(dir, text string) error {
 func init() { wal.SegmentSizeBytes = segment }
 
 // start runs etcd and waits until it answers.
-func (s *Store) start(ctx context.Context) error {
+func (s *Store) start(ctx context.Context, o Options) error {
 	cfg := embed.NewConfig()
 	cfg.Name = "trellis"
 	cfg.Dir = s.dir
-	// No listeners: the server is reached by function calls.
+	// No listeners, but for other hosts: this process reaches the server by
+	// function calls.
 	cfg.ListenPeerUrls, cfg.ListenClientUrls, cfg.ListenClientHttpUrls = nil, nil, nil
 	cfg.AdvertiseClientUrls = nil
+	if o.Listen != "" {
+		listenFor(cfg, o)
+	}
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
 	cfg.InitialClusterToken = "trellis"
 	cfg.PreVote = false
@@ -238,6 +272,9 @@ func (s *Store) cannotOpen(err error) error {
 	}
 	if errors.Is(err, syscall.ENOSPC) {
 		return fmt.Errorf("open store: the disk that holds %s is full; make room and start again: %w", s.dir, ErrNoSpace)
+	}
+	if op := (&net.OpError{}); errors.As(err, &op) && op.Op == "listen" {
+		return fmt.Errorf("the store cannot listen: %w; name an address of this machine and a free port", err)
 	}
 	if errors.Is(err, os.ErrPermission) {
 		return fmt.Errorf("open store: %w; run as the user that owns %s", err, s.dir)

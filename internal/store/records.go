@@ -24,6 +24,7 @@ func (s *Store) revision(ctx context.Context) (int64, error) {
 	if err != nil {
 		return 0, s.explain(ctx, "read the store's revision", err)
 	}
+	s.heard(true)
 	return r.Header.Revision, nil
 }
 
@@ -115,12 +116,15 @@ func (s *Store) IDRanges(ctx context.Context) (map[uint32]string, error) {
 // not read must be new. Otherwise, and when the record's id range is another
 // VNet's, nothing is written and the error is ErrConflict.
 //
-// The record's Hosts are completed by those of the plans.
+// The record's Hosts are completed by those of the plans. A nil plan takes the
+// host's plan and status out of the store, and the host off the record's Hosts.
 func (s *Store) Put(ctx context.Context, rec *VNetRecord, plans map[string]*plan.Plan) error {
 	name := rec.Name()
 	doing := "store VNet " + name
-	for host := range plans {
-		if !slices.Contains(rec.Hosts, host) {
+	for host, p := range plans {
+		if p == nil {
+			rec.Hosts = slices.DeleteFunc(rec.Hosts, func(h string) bool { return h == host })
+		} else if !slices.Contains(rec.Hosts, host) {
 			rec.Hosts = append(rec.Hosts, host)
 		}
 	}
@@ -134,6 +138,10 @@ func (s *Store) Put(ctx context.Context, rec *VNetRecord, plans map[string]*plan
 	ops := []clientv3.Op{clientv3.OpPut(vnetKey(name), string(value))}
 	empty := true
 	for host, p := range plans {
+		if p == nil {
+			ops = append(ops, clientv3.OpDelete(planKey(host, name)), clientv3.OpDelete(statusKey(name, host)))
+			continue
+		}
 		empty = empty && p.Empty()
 		value, err := encode(p)
 		if err != nil {
@@ -142,12 +150,15 @@ func (s *Store) Put(ctx context.Context, rec *VNetRecord, plans map[string]*plan
 		size += len(value)
 		ops = append(ops, clientv3.OpPut(planKey(host, name), string(value)))
 	}
-	if size > maxRequest/2 {
+	if !s.remote() && size > maxRequest/2 {
 		return fmt.Errorf("%s: its plan has %d MiB compressed, at most %d MiB can be stored; split the network", doing, size>>20, maxRequest/2>>20)
 	}
 	room := uint64(roomToRemove)
 	if !empty {
 		room = roomToWrite + 2*uint64(size)
+		if err := s.roomElsewhere(ctx); err != nil {
+			return fmt.Errorf("%s: %w", doing, err)
+		}
 	}
 	if err := s.room(room); err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
@@ -194,12 +205,13 @@ func (s *Store) Forget(ctx context.Context, rec *VNetRecord) error {
 
 // commit runs a transaction and gives its revision.
 func (s *Store) commit(ctx context.Context, doing string, size int, needs []clientv3.Cmp, ops []clientv3.Op) (int64, error) {
-	ctx, cancel := s.call(ctx)
+	ctx, cancel := s.callFor(ctx, size)
 	defer cancel()
 	r, err := s.client.Txn(ctx).If(needs...).Then(ops...).Commit()
 	if err != nil {
 		return 0, s.explain(ctx, doing, err)
 	}
+	s.heard(true)
 	if !r.Succeeded {
 		return 0, fmt.Errorf("%s: %w", doing, ErrConflict)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -18,13 +19,18 @@ const (
 	roomToStart  = 4 * segment // two segments, the tree, a snapshot
 	roomToWrite  = 2*segment + 8<<20
 	roomToRemove = 1 << 20 // removing is how room is made
-	// compactAfter is how many bytes are written between two compactions, and
-	// compactRevisions how many transactions.
+	// compactAfter is how many bytes are written between two compactions.
 	compactAfter = 32 << 20
+	// measureEvery is how often a store that others write to is looked at.
+	measureEvery = 10 * time.Second
 )
 
-// room fails with ErrNoSpace unless so many bytes are free for the store.
+// room fails with ErrNoSpace unless so many bytes are free for the store. Of
+// the disks of others see roomElsewhere.
 func (s *Store) room(bytes uint64) error {
+	if s.remote() {
+		return nil
+	}
 	var fs syscall.Statfs_t
 	if err := syscall.Statfs(s.dir, &fs); err != nil {
 		return fmt.Errorf("look at the disk of %s: %w", s.dir, err)
@@ -51,6 +57,59 @@ func (s *Store) wrote(bytes int) {
 	case s.compact <- struct{}{}:
 	default:
 	}
+}
+
+// measure looks after a store that other hosts write to: they see neither its
+// disk nor its growth.
+func (s *Store) measure() {
+	tick := time.NewTicker(measureEvery)
+	defer tick.Stop()
+	size, full := s.server.Server.Backend().Size(), false
+	for {
+		now := s.server.Server.Backend().Size()
+		if now > size {
+			s.wrote(int(now - size))
+		}
+		size = now
+		if is := s.room(roomToWrite) != nil; is != full && s.tellFull(is) {
+			full = is
+		}
+		select {
+		case <-s.life.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// tellFull tells the other hosts whether the disk is full.
+func (s *Store) tellFull(full bool) bool {
+	op := clientv3.OpDelete(fullKey)
+	if full {
+		op = clientv3.OpPut(fullKey, s.where)
+	}
+	_, err := s.commit(s.life, "tell that the disk is full", 0, nil, []clientv3.Op{op})
+	if err != nil && s.life.Err() == nil {
+		s.log.Warn("other hosts do not hear of a full disk", "error", err)
+	}
+	return err == nil
+}
+
+// roomElsewhere is room for a store elsewhere: whoever holds it tells.
+func (s *Store) roomElsewhere(ctx context.Context) error {
+	if !s.remote() {
+		return nil
+	}
+	ctx, cancel := s.call(ctx)
+	defer cancel()
+	r, err := s.client.Get(ctx, fullKey, clientv3.WithKeysOnly())
+	if err != nil {
+		return s.explain(ctx, "look at the disk of the store", err)
+	}
+	if len(r.Kvs) > 0 {
+		return fmt.Errorf("the disk of %s is full; make room on that host and try again: %w", s.where, ErrNoSpace)
+	}
+	return nil
 }
 
 // compactor forgets old revisions, so that the store does not grow.

@@ -8,23 +8,41 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
+
+	"trellis/internal/pki"
 )
 
 // Options say how to open a store.
 type Options struct {
-	// Dir is the store's own directory; made when it is not there.
+	// Dir is the store's own directory; made when it is not there. Not used with
+	// Endpoints.
 	Dir string
+	// Listen is the host:port at which other hosts reach the store; empty: nobody
+	// but this process does.
+	Listen string
+	// Endpoints are the URLs, https://host:port, of an etcd that is used instead
+	// of one in this process: another host's, or a cluster's members.
+	Endpoints []string
+	// TLS are this host's certificate and the authority whose certificates are
+	// accepted. Needed with Listen and with Endpoints.
+	TLS pki.Files
 	// Log receives what etcd says, from warnings up. Nil: [slog.Default].
 	Log *slog.Logger
+
+	now func() time.Time // the machine's clock; nil: time.Now
 }
 
 // Store is an open store. Its methods may be called side by side.
 type Store struct {
-	dir    string
+	dir    string // empty: the store of others
+	where  string // for messages: "the store in DIR", "the store at URL"
 	log    *slog.Logger
+	now    func() time.Time
+	asker  *asker // nil: the store is in this process
 	lock   *os.File
 	server *embed.Etcd
 	client *clientv3.Client
@@ -34,6 +52,8 @@ type Store struct {
 	life context.Context
 	end  context.CancelCauseFunc
 
+	opened  atomic.Bool  // a store elsewhere has answered once
+	silent  atomic.Bool  // its last call had no answer
 	written atomic.Int64 // bytes since the last compaction
 	compact chan struct{}
 	workers sync.WaitGroup
@@ -54,8 +74,25 @@ func (s *Store) Err() error {
 	return nil
 }
 
-// call bounds one operation by the life of the store.
+// call bounds one operation: by the life of the store, and, where that is
+// elsewhere, by the time that an answer may take.
 func (s *Store) call(ctx context.Context) (context.Context, context.CancelFunc) {
+	return s.callFor(ctx, 0)
+}
+
+// callFor is call for an operation that sends so many bytes.
+func (s *Store) callFor(ctx context.Context, size int) (context.Context, context.CancelFunc) {
+	ctx, release := s.bind(ctx)
+	if !s.remote() {
+		return ctx, release
+	}
+	patience := callTimeout + time.Duration(size)*time.Second/bytesPerSecond
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, s.away())
+	return ctx, func() { cancel(); release() }
+}
+
+// bind ends a context with the life of the store.
+func (s *Store) bind(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(s.life, func() { cancel(context.Cause(s.life)) })
 	return ctx, func() { stop(); cancel(nil) }
@@ -68,10 +105,19 @@ func (s *Store) explain(ctx context.Context, doing string, err error) error {
 		return fmt.Errorf("%s: %w", doing, cause)
 	}
 	if cause := context.Cause(ctx); cause != nil {
+		if errors.Is(cause, ErrAway) {
+			s.heard(false)
+		}
 		return fmt.Errorf("%s: %w", doing, cause)
 	}
-	if isNoSpace(err) {
-		return fmt.Errorf("%s: the store in %s is full: remove VNets with `trellis down`, then try again: %w", doing, s.dir, ErrNoSpace)
+	switch {
+	case isNoSpace(err):
+		return fmt.Errorf("%s: %s is full: remove VNets with `trellis down`, then try again: %w", doing, s.where, ErrNoSpace)
+	case s.remote() && isTooLarge(err):
+		return fmt.Errorf("%s: it does not fit into one request to %s; start that etcd with a larger --max-request-bytes and --max-txn-ops, or split the network: %w", doing, s.where, err)
+	case s.remote() && isAway(err):
+		s.heard(false)
+		return fmt.Errorf("%s: %w", doing, s.away())
 	}
 	return fmt.Errorf("%s: %w", doing, err)
 }

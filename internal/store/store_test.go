@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -153,9 +154,31 @@ func TestForgetLeavesNothing(t *testing.T) {
 	for _, kv := range r.Kvs {
 		keys = append(keys, string(kv.Key))
 	}
-	want := []string{idsKey(65536 * 2), planKey("h", "ab"), statusKey("ab", "h"), vnetKey("ab")}
+	want := []string{idsKey(65536 * 2), planKey("h", "ab"), protocolKey, statusKey("ab", "h"), vnetKey("ab")}
 	if !reflect.DeepEqual(keys, want) {
 		t.Errorf("keys after forgetting: %q, want %q", keys, want)
+	}
+}
+
+func TestPutTakesAHostOff(t *testing.T) {
+	s := open(t, t.TempDir())
+	rec, plans := record("a", 2, 1, 65536)
+	plans["g"] = &plan.Plan{VNet: "a", Generation: 1}
+	mustPut(t, s, rec, plans)
+	for _, host := range []string{"g", "h"} {
+		if err := s.PutStatus(t.Context(), host, "a", &Status{Generation: 1, Phase: PhaseCreated}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustPut(t, s, rec, map[string]*plan.Plan{"g": nil})
+	if _, err := s.Plan(t.Context(), "g", "a"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("the plan of a host that is off: %v", err)
+	}
+	if statuses, err := s.Statuses(t.Context(), "a"); err != nil || statuses["g"] != nil || statuses["h"] == nil {
+		t.Errorf("statuses %v, %v", statuses, err)
+	}
+	if now, err := s.VNet(t.Context(), "a"); err != nil || !slices.Equal(now.Hosts, []string{"h"}) {
+		t.Errorf("record %+v, %v", now, err)
 	}
 }
 

@@ -50,6 +50,12 @@ type VNetRecord struct {
 	Generation int64 `json:"generation"`
 	// Hosts are the substrate nodes that hold, or may still hold, a part.
 	Hosts []string `json:"hosts"`
+	// Placement is the substrate node of each virtual node, by name; also of nodes
+	// that are not in Spec any more, while their substrate node has vanished.
+	Placement map[string]string `json:"placement,omitempty"`
+	// Keys are the EGRE keys of the VNet's spans, by plan.Spans' names. No two
+	// spans have the same, whichever VNets they belong to; see [Store.DrawKeys].
+	Keys map[string]uint32 `json:"keys,omitempty"`
 
 	revision int64 // of the store, when it was read; 0: new
 }
@@ -121,6 +127,11 @@ type Status struct {
 	CreatedAt    time.Time            `json:"createdAt,omitzero"`
 	ConvergedAt  time.Time            `json:"convergedAt,omitzero"`
 	Changes      int                  `json:"changes,omitempty"` // steps carried out for this generation
+	// Paths names links' paths to other substrate nodes that are down or too
+	// narrow, at most MaxMissing of PathsInTrouble. A down path keeps the VNet
+	// from nothing but its packets.
+	Paths          []PathTrouble `json:"paths,omitempty"`
+	PathsInTrouble int           `json:"pathsInTrouble,omitempty"`
 }
 
 // Missing is a node that has not learned all routes.
@@ -128,6 +139,14 @@ type Missing struct {
 	Node     string   `json:"node"`
 	Prefixes []string `json:"prefixes"` // at most MaxMissingPrefixes
 	Count    int      `json:"count"`    // all that are missing
+}
+
+// PathTrouble is a path to another substrate node that is not as it should be.
+type PathTrouble struct {
+	Link    string `json:"link"`
+	Peer    string `json:"peer"`           // the other substrate node
+	Down    bool   `json:"down,omitempty"` // else it is too narrow
+	Message string `json:"message"`        // one sentence
 }
 
 // NodeState is the state of one node's container.

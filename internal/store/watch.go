@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/metadata"
 
 	"trellis/internal/plan"
 )
@@ -68,13 +71,16 @@ type change struct {
 	synced bool
 }
 
-// retryWatch is the pause before a watch that etcd has broken off is set up anew.
-const retryWatch = 50 * time.Millisecond
+// Pauses before a watch that etcd has broken off is set up anew.
+const (
+	retryWatch     = 50 * time.Millisecond
+	retryWatchAway = 500 * time.Millisecond // while nobody answers
+)
 
 // watch tells the values under prefix and their changes, as read by read.
 func watch[E any](ctx context.Context, s *Store, prefix string, read func(change) E) <-chan E {
 	out := make(chan E)
-	ctx, cancel := s.call(ctx)
+	ctx, cancel := s.bind(ctx)
 	go func() {
 		defer close(out)
 		defer cancel()
@@ -84,17 +90,28 @@ func watch[E any](ctx context.Context, s *Store, prefix string, read func(change
 			if ctx.Err() != nil {
 				return
 			}
-			if !errors.Is(err, rpctypes.ErrCompacted) {
-				s.log.Warn("watch of the store broke off, goes on", "keys", prefix, "error", err)
-				select {
-				case <-time.After(retryWatch):
-				case <-ctx.Done():
-				}
+			if errors.Is(err, rpctypes.ErrCompacted) {
+				continue
+			}
+			if !w.broken && !isAway(err) { // that is told once for all
+				s.log.Warn("watch of the store broke off, goes on when it answers", "keys", prefix, "error", err)
+			}
+			w.broken = true
+			pause := retryWatch
+			if isAway(err) {
+				pause = retryWatchAway
+			}
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
 			}
 		}
 	}()
 	return out
 }
+
+// streams counts the streams of watches, to tell them apart.
+var streams atomic.Uint64
 
 // watcher is the state of one watch.
 type watcher[E any] struct {
@@ -104,6 +121,7 @@ type watcher[E any] struct {
 	out    chan<- E
 	known  map[string]int64 // revision last told, by key
 	synced bool
+	broken bool // told that the watch has broken off, and not that it goes on
 }
 
 func (w *watcher[E]) tell(ctx context.Context, c change) error {
@@ -118,10 +136,15 @@ func (w *watcher[E]) tell(ctx context.Context, c change) error {
 // follow tells the difference between what is known and what is there, and
 // then every change until the watch breaks off.
 func (w *watcher[E]) follow(ctx context.Context) error {
-	r, err := w.s.client.Get(ctx, w.prefix, clientv3.WithPrefix())
+	bounded, cancel := w.s.call(ctx)
+	defer cancel()
+	r, err := w.s.client.Get(bounded, w.prefix, clientv3.WithPrefix())
 	if err != nil {
-		return err
+		return w.s.explain(bounded, "watch the store", err)
 	}
+	cancel()
+	w.broken = false
+	w.s.heard(true)
 	there := make(map[string]bool, len(r.Kvs))
 	for _, kv := range r.Kvs {
 		key := string(kv.Key)
@@ -154,6 +177,15 @@ func (w *watcher[E]) follow(ctx context.Context) error {
 func (w *watcher[E]) changes(ctx context.Context, from int64) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if w.s.remote() {
+		// A member that has lost its cluster ends the watch, and another is asked.
+		ctx = clientv3.WithRequireLeader(ctx)
+	}
+	// Each watch gets a stream of its own, which etcd's client tells by the
+	// metadata of its context. On a shared one, the client's and the embedded
+	// server's loops can wait for each other for ever when some watches end while
+	// others hear of changes: they are joined by channels without room.
+	ctx = metadata.AppendToOutgoingContext(ctx, "trellis-watch", strconv.FormatUint(streams.Add(1), 10))
 	for r := range w.s.client.Watch(ctx, w.prefix, clientv3.WithPrefix(), clientv3.WithRev(from)) {
 		if err := r.Err(); err != nil {
 			return err

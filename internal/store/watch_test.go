@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -161,5 +162,60 @@ func TestWatchEndsWithStoreAndContext(t *testing.T) {
 	}
 	if _, err := s.VNets(t.Context()); !errors.Is(err, errClosed) {
 		t.Errorf("call after close: %v", err)
+	}
+}
+
+// TestManyWatchesEndAtOnce ends many watches while what they watch changes. A
+// watch that goes on still hears of changes then.
+func TestManyWatchesEndAtOnce(t *testing.T) {
+	s := open(t, t.TempDir())
+	rec, plans := record("a", 1, 1, 0)
+	mustPut(t, s, rec, plans)
+	stays := s.WatchStatus(t.Context(), "")
+	next(t, stays) // synced
+	heard := make(chan int64, 1)
+	go func() {
+		for e := range stays {
+			if e.Status == nil {
+				continue
+			}
+			select {
+			case <-heard:
+			default:
+			}
+			heard <- e.Status.Generation
+		}
+	}()
+	generation := int64(0)
+	for range 20 {
+		ctx, cancel := context.WithCancel(t.Context())
+		var watches sync.WaitGroup
+		for range 100 {
+			watches.Go(func() {
+				for range s.WatchStatus(ctx, "a") {
+				}
+			})
+		}
+		for range 20 {
+			generation++
+			if err := s.PutStatus(t.Context(), "h", "a", &Status{Generation: generation}); err != nil {
+				t.Fatal(err)
+			}
+			if generation%20 == 10 {
+				cancel()
+			}
+		}
+		cancel()
+		watches.Wait()
+	}
+	for late := time.After(10 * time.Second); ; {
+		select {
+		case g := <-heard:
+			if g == generation {
+				return
+			}
+		case <-late:
+			t.Fatal("a watch hears nothing any more")
+		}
 	}
 }

@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
 
 	trellisv1 "trellis/api/trellis/v1"
 	"trellis/internal/pip"
+	"trellis/internal/plan"
 	"trellis/internal/store"
 	"trellis/internal/vnet"
 	"trellis/internal/wire"
@@ -39,15 +43,15 @@ func (s *Service) Apply(ctx context.Context, req *connect.Request[trellisv1.Appl
 		return err
 	}
 	w := wait{
-		s: s, spec: g.Record.Spec, generation: g.Record.Generation, began: began,
+		s: s, rec: g.Record, began: began, hosts: s.holders(g.Record),
 		until: store.PhaseCreated, progress: progress,
 	}
 	if req.Msg.Wait {
 		w.until = store.PhaseConverged
 	}
-	st, err := w.run(ctx)
+	out, err := w.run(ctx)
 	if err != nil {
-		if st != nil && st.Phase == store.PhaseFailed && g.New {
+		if errors.As(err, new(failure)) && g.New {
 			err = s.rollBack(ctx, v.Name, err)
 		}
 		return s.fail(err)
@@ -56,13 +60,13 @@ func (s *Service) Apply(ctx context.Context, req *connect.Request[trellisv1.Appl
 		Vnet:           v.Name,
 		Nodes:          int32(len(v.Nodes)),
 		Links:          int32(len(v.Links)),
-		CreatedSeconds: since(began, st.CreatedAt),
+		CreatedSeconds: since(began, out.created),
 	}
 	if req.Msg.Wait {
-		result.ConvergedSeconds = since(began, st.ConvergedAt)
+		result.ConvergedSeconds = since(began, out.converged)
 	}
 	if g.Changed {
-		result.Changes = int32(st.Changes)
+		result.Changes = int32(out.changes)
 	}
 	return stream.Send(&trellisv1.ApplyResponse{Event: &trellisv1.ApplyResponse_Result{Result: result}})
 }
@@ -91,10 +95,10 @@ func (s *Service) rollBack(ctx context.Context, name string, cause error) error 
 }
 
 // admit commits the description. One that has not changed is committed anew, as
-// soon as the agent is done with it: the agent then looks at everything again,
-// repairs what differs, and reports truly whether the routes are there.
+// soon as the agents are done with it: they then look at everything again, repair
+// what differs, and report truly whether the routes are there.
 func (s *Service) admit(ctx context.Context, v *vnet.VNet) (pip.Grant, error) {
-	g, err := s.provider.Admit(ctx, v, s.substrate.Prepare, false)
+	g, err := s.provider.Admit(ctx, v, s.prepare, false)
 	if err != nil || g.Changed {
 		return g, err
 	}
@@ -102,33 +106,65 @@ func (s *Service) admit(ctx context.Context, v *vnet.VNet) (pip.Grant, error) {
 	if err != nil {
 		return pip.Grant{}, err
 	}
-	st := statuses[s.host]
-	if st == nil || st.Generation != g.Record.Generation {
-		return g, nil // it has yet to look at it
+	absent := s.absent(ctx, g.Record.Hosts, nil)
+	for _, host := range s.holders(g.Record) {
+		if _, gone := absent[host]; gone {
+			continue // it looks at everything when it is back
+		}
+		st := statuses[host]
+		if st == nil || st.Generation != g.Record.Generation {
+			return g, nil // it has yet to look at it
+		}
+		switch st.Phase {
+		case store.PhaseCreated, store.PhaseConverged, store.PhaseFailed:
+		default:
+			return g, nil // under way
+		}
 	}
-	switch st.Phase {
-	case store.PhaseCreated, store.PhaseConverged, store.PhaseFailed:
-		return s.provider.Admit(ctx, v, s.substrate.Prepare, true)
-	}
-	return g, nil // under way
+	return s.provider.Admit(ctx, v, s.prepare, true)
 }
 
 // dryRun sends the steps that applying the description would take.
 func (s *Service) dryRun(ctx context.Context, v *vnet.VNet, stream *connect.ServerStream[trellisv1.ApplyResponse]) error {
-	p, err := s.provider.Preview(ctx, v)
+	plans, err := s.provider.Preview(ctx, v)
 	if err != nil {
 		return err
 	}
-	if err := s.substrate.Prepare(ctx, p); err != nil {
-		return pip.Refused{Err: err}
-	}
-	steps, err := s.substrate.DryRun(ctx, p)
-	if err != nil {
-		return err
-	}
+	hosts := slices.Sorted(maps.Keys(plans))
+	absent := s.absent(ctx, hosts, nil)
 	out := &trellisv1.Steps{}
-	for _, st := range steps {
-		out.Steps = append(out.Steps, &trellisv1.Step{Op: st.Op, Object: st.Object, Detail: st.Detail})
+	for _, host := range hosts {
+		if h, ok := absent[host]; ok {
+			out.Steps = append(out.Steps, &trellisv1.Step{Op: "wait", Object: "host " + host, Detail: h.Silence()})
+			continue
+		}
+		steps, err := s.dryRunOn(ctx, host, plans[host])
+		if where := "on " + host + ": "; err != nil && len(plans) > 1 && !strings.HasPrefix(err.Error(), where) {
+			err = fmt.Errorf("%s%w", where, err)
+		}
+		if err != nil {
+			return err
+		}
+		for _, st := range steps {
+			if len(plans) > 1 {
+				st.Detail = strings.TrimSuffix("on "+host+": "+st.Detail, ": ")
+			}
+			out.Steps = append(out.Steps, &trellisv1.Step{Op: st.Op, Object: st.Object, Detail: st.Detail})
+		}
 	}
 	return stream.Send(&trellisv1.ApplyResponse{Event: &trellisv1.ApplyResponse_Steps{Steps: out}})
+}
+
+// dryRunOn gives the steps of one substrate node.
+func (s *Service) dryRunOn(ctx context.Context, host string, p *plan.Plan) ([]Step, error) {
+	sub, err := s.substrates(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	if !p.Empty() {
+		if err := sub.Prepare(ctx, p); err != nil {
+			return nil, pip.Refused{Err: err}
+		}
+	}
+	return sub.DryRun(ctx, p)
 }

@@ -25,7 +25,11 @@ func (s *Service) Capture(ctx context.Context, req *connect.Request[trellisv1.Ca
 	if err := knowInterface(rec, m.Node, m.Interface); err != nil {
 		return err
 	}
-	err = s.substrate.Capture(ctx, m.Vnet, m.Node, m.Interface, m.Snaplen, m.Count, captureWriter{stream})
+	sub, err := s.substrates(ctx, s.hostOf(rec, m.Node))
+	if err != nil {
+		return s.fail(err)
+	}
+	err = sub.Capture(ctx, m.Vnet, m.Node, m.Interface, m.Snaplen, m.Count, CaptureWriter{stream})
 	if err != nil && !errors.Is(err, context.Canceled) {
 		return s.fail(fmt.Errorf("capture %s/%s:%s: %w", m.Vnet, m.Node, m.Interface, err))
 	}
@@ -56,12 +60,13 @@ func knowInterface(rec *store.VNetRecord, node, name string) error {
 	return connect.NewError(connect.CodeNotFound, fmt.Errorf("node %s/%s has no interface %q; %s", rec.Name(), node, name, hint))
 }
 
-type captureWriter struct {
-	stream *connect.ServerStream[trellisv1.CaptureResponse]
+// CaptureWriter sends what is written as the answer to a Capture.
+type CaptureWriter struct {
+	Stream *connect.ServerStream[trellisv1.CaptureResponse]
 }
 
-func (w captureWriter) Write(b []byte) (int, error) {
-	if err := w.stream.Send(&trellisv1.CaptureResponse{Pcap: b}); err != nil {
+func (w CaptureWriter) Write(b []byte) (int, error) {
+	if err := w.Stream.Send(&trellisv1.CaptureResponse{Pcap: b}); err != nil {
 		return 0, err
 	}
 	return len(b), nil

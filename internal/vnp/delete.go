@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -58,19 +61,36 @@ func (s *Service) deleteAll(ctx context.Context, progress func(*trellisv1.Progre
 		}
 		begun = append(begun, rec)
 	}
-	for i, rec := range begun {
-		name := rec.Name()
-		if err := progress(&trellisv1.Progress{Phase: "removing", Done: int32(i), Total: int32(len(begun)), Detail: name}); err != nil {
-			return nil, err
-		}
-		if err := s.awaitGone(ctx, rec, nil); err != nil {
+	// One that waits for a substrate node that has vanished is not to hold up the
+	// others.
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	tell := func(name string) {
+		p := &trellisv1.Progress{Phase: "removing", Done: int32(len(gone)), Total: int32(len(begun)), Detail: name}
+		if err := progress(p); err != nil {
 			failed = append(failed, err)
-			continue
 		}
-		gone = append(gone, name)
 	}
-	if err := s.substrate.SweepAll(ctx); err != nil {
-		failed = append(failed, fmt.Errorf("remove what no VNet owns: %w", err))
+	if len(begun) > 0 {
+		tell(begun[0].Name())
+	}
+	for _, rec := range begun {
+		all.Go(func() {
+			err := s.awaitGone(ctx, rec, nil)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				failed = append(failed, err)
+				return
+			}
+			gone = append(gone, rec.Name())
+			tell(rec.Name())
+		})
+	}
+	all.Wait()
+	slices.Sort(gone)
+	if err := s.sweep(ctx); err != nil {
+		failed = append(failed, err)
 	}
 	return gone, errors.Join(failed...)
 }
@@ -101,50 +121,146 @@ func (s *Service) remove(ctx context.Context, name string) (*store.VNetRecord, e
 	return rec, nil
 }
 
-// awaitGone returns when the store has forgotten the VNet.
+// awaitGone returns when the store has forgotten the VNet, or when only substrate
+// nodes that have vanished keep it from being forgotten.
 func (s *Service) awaitGone(ctx context.Context, rec *store.VNetRecord, progress func(*trellisv1.Progress) error) error {
-	name := rec.Name()
-	began := time.Now()
 	waiting, cancel := patience(ctx)
 	defer cancel()
-	var last *store.Status
-	for e := range s.store.WatchStatus(waiting, name) {
-		if e.Err != nil {
-			return e.Err
-		}
-		if e.Status != nil && e.Status.Generation == rec.Generation {
-			last = e.Status
-			if last.Phase == store.PhaseFailed {
-				return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("remove VNet %s: %s", name, last.Error))
+	r := removal{s: s, rec: rec, began: time.Now(), last: map[string]*store.Status{}, missed: map[string]time.Time{}}
+	tick := time.NewTicker(lookAround)
+	defer tick.Stop()
+	reports := s.store.WatchStatus(waiting, rec.Name())
+	for {
+		select {
+		case e, ok := <-reports:
+			if !ok {
+				return r.over(ctx)
 			}
-			if progress != nil && last.Phase == store.PhaseRemoving {
-				if err := progress(&trellisv1.Progress{Phase: string(last.Phase), Done: int32(last.Done), Total: int32(last.Total)}); err != nil {
+			if e.Err != nil {
+				return e.Err
+			}
+			if e.Status == nil || e.Status.Generation != rec.Generation {
+				// Synced, a deletion, or another generation: is it still ours?
+				if gone, err := r.forgotten(waiting); gone || err != nil {
 					return err
 				}
+				continue
 			}
-			continue
-		}
-		// Synced, a deletion, or another generation: is it still ours?
-		now, err := s.store.VNet(waiting, name)
-		if errors.Is(err, store.ErrNotFound) {
-			return nil
-		} else if err != nil {
-			return err
-		}
-		if now.State != store.Removing {
-			return connect.NewError(connect.CodeAborted, fmt.Errorf("VNet %s was brought up again by another request while it was being removed", name))
+			r.last[e.Host] = e.Status
+			if e.Status.Phase == store.PhaseFailed {
+				return connect.NewError(connect.CodeFailedPrecondition,
+					fmt.Errorf("remove VNet %s%s: %s", rec.Name(), s.on(rec, e.Host), e.Status.Error))
+			}
+			if err := r.tell(progress); err != nil {
+				return err
+			}
+		case <-tick.C:
+			if err := r.stuck(waiting); err != nil {
+				return err
+			}
 		}
 	}
-	if err := s.store.Err(); err != nil {
+}
+
+// removal is the wait for a VNet to be gone.
+type removal struct {
+	s      *Service
+	rec    *store.VNetRecord
+	began  time.Time
+	last   map[string]*store.Status // on the removal, by substrate node
+	missed map[string]time.Time     // since when a substrate node is known to have vanished
+}
+
+// forgotten reports whether the store has forgotten the VNet. It is an error when
+// somebody has brought it up again.
+func (r *removal) forgotten(ctx context.Context) (bool, error) {
+	now, err := r.s.store.VNet(ctx, r.rec.Name())
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return true, nil
+	case ctx.Err() != nil:
+		return false, nil // over says it
+	case err != nil:
+		return false, err
+	case now.State != store.Removing:
+		return false, connect.NewError(connect.CodeAborted,
+			fmt.Errorf("VNet %s was brought up again by another request while it was being removed", r.rec.Name()))
+	}
+	return false, nil
+}
+
+// tell sums the progress up.
+func (r *removal) tell(progress func(*trellisv1.Progress) error) error {
+	if progress == nil {
+		return nil
+	}
+	p := &trellisv1.Progress{Phase: string(store.PhaseRemoving)}
+	for _, st := range r.last {
+		p.Done += int32(st.Done)
+		p.Total += int32(st.Total)
+	}
+	return progress(p)
+}
+
+// grace is how long a substrate node may be silent before a removal no longer
+// waits for it: its agent may be starting again.
+const grace = 5 * time.Second
+
+// stuck fails when nothing is left but what only substrate nodes that have
+// vanished can remove.
+func (r *removal) stuck(ctx context.Context) error {
+	absent := r.s.absent(ctx, r.rec.Hosts, nil)
+	for host := range r.missed {
+		if _, still := absent[host]; !still {
+			delete(r.missed, host)
+		}
+	}
+	for host, h := range absent {
+		if at, noted := r.missed[host]; !noted || h.Seen.Before(at) {
+			r.missed[host] = h.Seen
+			if now := time.Now(); h.Seen.After(now) { // by a clock that is ahead
+				r.missed[host] = now
+			}
+		}
+	}
+	var waits []string
+	for _, host := range r.rec.Hosts {
+		if st := r.last[host]; st != nil && st.Phase == store.PhaseRemoved {
+			continue
+		}
+		at, missed := r.missed[host]
+		if !missed || time.Since(at) < grace {
+			return nil // it is at it, or may soon be
+		}
+		waits = append(waits, fmt.Sprintf("%s; its %s", absent[host].Silence(), nodesWait(r.s.nodesOn(r.rec, host))))
+	}
+	if len(waits) == 0 {
+		return nil
+	}
+	return connect.NewError(connect.CodeFailedPrecondition,
+		fmt.Errorf("VNet %s is gone but for what is out of reach: %s to be removed when trellis serve runs there again; until then `trellis ls` shows it as removing",
+			r.rec.Name(), strings.Join(waits, ", ")))
+}
+
+// over says why the watch has ended.
+func (r *removal) over(ctx context.Context) error {
+	if err := r.s.store.Err(); err != nil {
 		return err
 	}
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return context.Cause(ctx)
 	}
-	text := "the agent has not begun"
-	if last != nil {
-		text = fmt.Sprintf("%d of %d steps done", last.Done, last.Total)
+	var left []string
+	for _, host := range r.rec.Hosts {
+		st := r.last[host]
+		switch {
+		case st == nil:
+			left = append(left, "the agent"+r.s.on(r.rec, host)+" has not begun")
+		case st.Phase != store.PhaseRemoved:
+			left = append(left, fmt.Sprintf("%d of %d steps done%s", st.Done, st.Total, r.s.on(r.rec, host)))
+		}
 	}
 	return connect.NewError(connect.CodeDeadlineExceeded,
-		fmt.Errorf("VNet %s is not gone after %v: %s; it goes on: look at `trellis ls`", name, time.Since(began).Round(100*time.Millisecond), text))
+		fmt.Errorf("VNet %s is not gone after %v: %s; it goes on: look at `trellis ls`",
+			r.rec.Name(), time.Since(r.began).Round(100*time.Millisecond), strings.Join(left, ", ")))
 }

@@ -37,11 +37,14 @@ func (s *Service) code(err error) connect.Code {
 	var broken vnet.Errors
 	var rule vnet.Error
 	var refused pip.Refused
+	var silent *Unreachable
 	switch {
-	case s.store.Err() != nil:
+	case s.store.Err() != nil, errors.Is(err, store.ErrAway):
 		return connect.CodeUnavailable
 	case errors.As(err, &broken), errors.As(err, &rule):
 		return connect.CodeInvalidArgument
+	case errors.As(err, &silent):
+		return connect.CodeUnavailable
 	case errors.Is(err, context.Canceled):
 		return connect.CodeCanceled
 	case errors.Is(err, context.DeadlineExceeded):

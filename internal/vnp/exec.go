@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
 	"sync"
 	"syscall"
@@ -22,13 +23,9 @@ const hangup = 2 * time.Second
 // Exec runs a command in a node, with the client's input, output and, where it
 // has one, terminal. A client that goes away takes the process with it.
 func (s *Service) Exec(ctx context.Context, stream *connect.BidiStream[trellisv1.ExecRequest, trellisv1.ExecResponse]) error {
-	first, err := stream.Receive()
+	start, err := ReceiveExec(stream)
 	if err != nil {
-		return fmt.Errorf("receive what to execute: %w", err)
-	}
-	start := first.GetStart()
-	if start == nil {
-		return invalid("the first message of an Exec is not a start")
+		return err
 	}
 	rec, err := s.store.VNet(ctx, start.Vnet)
 	if err != nil {
@@ -37,6 +34,33 @@ func (s *Service) Exec(ctx context.Context, stream *connect.BidiStream[trellisv1
 	if err := knowNode(rec, start.Node); err != nil {
 		return err
 	}
+	sub, err := s.substrates(ctx, s.hostOf(rec, start.Node))
+	if err != nil {
+		return s.fail(err)
+	}
+	return s.fail(ServeExec(ctx, sub, start, stream, s.log))
+}
+
+// ExecStream is the service's end of an Exec call.
+type ExecStream = connect.BidiStream[trellisv1.ExecRequest, trellisv1.ExecResponse]
+
+// ReceiveExec takes the first message of an Exec call, which says what to run.
+func ReceiveExec(stream *ExecStream) (*trellisv1.ExecStart, error) {
+	first, err := stream.Receive()
+	if err != nil {
+		return nil, fmt.Errorf("receive what to execute: %w", err)
+	}
+	if start := first.GetStart(); start != nil {
+		return start, nil
+	}
+	return nil, invalid("the first message of an Exec is not a start")
+}
+
+// ServeExec starts the process through the agent, and carries the rest of an
+// Exec call: the stream's messages to the process, and its output to the stream.
+// It returns when the process has ended, which it does at the latest after the
+// client is gone.
+func ServeExec(ctx context.Context, sub Substrate, start *trellisv1.ExecStart, stream *ExecStream, log *slog.Logger) error {
 	out := &execStream{stream: stream}
 	stdin, feed := io.Pipe()
 	defer stdin.Close() // frees a feed that is not read any more
@@ -58,33 +82,43 @@ func (s *Service) Exec(ctx context.Context, stream *connect.BidiStream[trellisv1
 	if start.Size != nil {
 		spec.Rows, spec.Cols = characters(start.Size.Rows), characters(start.Size.Columns)
 	}
-	p, err := s.substrate.Exec(ctx, start.Vnet, start.Node, spec)
+	p, err := sub.Exec(ctx, start.Vnet, start.Node, spec)
 	if err != nil {
-		return s.fail(err)
+		return err
 	}
+	if err := out.begin(); err != nil {
+		log.Debug("the client of a process is gone", "error", err) // so the process follows
+	}
+	x := execution{process: p, log: log}
 	ended := make(chan struct{})
 	var guard sync.WaitGroup
-	guard.Go(func() { s.follow(ctx, p, ended) })
-	go s.feed(stream, p, feed) // ends with the stream, or with stdin
+	guard.Go(func() { x.follow(ctx, ended) })
+	go x.feed(stream, feed) // ends with the stream, or with stdin
 	code, err := p.Wait()
 	close(ended)
 	guard.Wait()
 	if err != nil {
-		return s.fail(fmt.Errorf("execute %q in %s/%s: %w", spec.Argv[0], start.Vnet, start.Node, err))
+		return fmt.Errorf("execute %q in %s/%s: %w", spec.Argv[0], start.Vnet, start.Node, err)
 	}
 	return out.send(&trellisv1.ExecResponse{Message: &trellisv1.ExecResponse_ExitCode{ExitCode: int32(code)}})
 }
 
+// execution is a process with a client.
+type execution struct {
+	process Process
+	log     *slog.Logger
+}
+
 // follow hangs up on the process when its client goes away.
-func (s *Service) follow(ctx context.Context, p Process, ended <-chan struct{}) {
+func (x execution) follow(ctx context.Context, ended <-chan struct{}) {
 	select {
 	case <-ended:
 		return
 	case <-ctx.Done():
 	}
 	for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGKILL} {
-		if err := p.Signal(sig); err != nil {
-			s.log.Debug("signal a process without client", "signal", sig, "error", err)
+		if err := x.process.Signal(sig); err != nil {
+			x.log.Debug("signal a process without client", "signal", sig, "error", err)
 		}
 		select {
 		case <-ended:
@@ -96,7 +130,7 @@ func (s *Service) follow(ctx context.Context, p Process, ended <-chan struct{}) 
 
 // feed hands the client's messages to the process. Whatever ends it ends the
 // process's input.
-func (s *Service) feed(stream *connect.BidiStream[trellisv1.ExecRequest, trellisv1.ExecResponse], p Process, stdin *io.PipeWriter) {
+func (x execution) feed(stream *ExecStream, stdin *io.PipeWriter) {
 	defer stdin.Close()
 	for {
 		m, err := stream.Receive()
@@ -111,17 +145,17 @@ func (s *Service) feed(stream *connect.BidiStream[trellisv1.ExecRequest, trellis
 			// A process that has closed its input does not need the rest; its
 			// signals and its window still matter.
 			if _, err := stdin.Write(m.Stdin); err != nil {
-				s.log.Debug("input of a process", "error", err)
+				x.log.Debug("input of a process", "error", err)
 			}
 		case *trellisv1.ExecRequest_StdinClosed:
 			stdin.Close()
 		case *trellisv1.ExecRequest_Resize:
-			if err := p.Resize(characters(m.Resize.Rows), characters(m.Resize.Columns)); err != nil {
-				s.log.Debug("resize the terminal of a process", "error", err)
+			if err := x.process.Resize(characters(m.Resize.Rows), characters(m.Resize.Columns)); err != nil {
+				x.log.Debug("resize the terminal of a process", "error", err)
 			}
 		case *trellisv1.ExecRequest_Signal:
-			if err := p.Signal(syscall.Signal(m.Signal)); err != nil {
-				s.log.Debug("signal a process", "signal", m.Signal, "error", err)
+			if err := x.process.Signal(syscall.Signal(m.Signal)); err != nil {
+				x.log.Debug("signal a process", "signal", m.Signal, "error", err)
 			}
 		}
 	}
@@ -130,15 +164,34 @@ func (s *Service) feed(stream *connect.BidiStream[trellisv1.ExecRequest, trellis
 // characters bounds a terminal's size by what the kernel can hold.
 func characters(n uint32) uint16 { return uint16(min(n, math.MaxUint16)) }
 
-// execStream lets two writers send.
+// execStream lets two writers send. The first message says that the process has
+// started, whoever is the first to know.
 type execStream struct {
-	mu     sync.Mutex
-	stream *connect.BidiStream[trellisv1.ExecRequest, trellisv1.ExecResponse]
+	mu      sync.Mutex
+	stream  *ExecStream
+	started bool
+}
+
+func (s *execStream) begin() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.beginLocked()
+}
+
+func (s *execStream) beginLocked() error {
+	if s.started {
+		return nil
+	}
+	s.started = true
+	return s.stream.Send(&trellisv1.ExecResponse{Message: &trellisv1.ExecResponse_Started{Started: true}})
 }
 
 func (s *execStream) send(m *trellisv1.ExecResponse) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err := s.beginLocked(); err != nil {
+		return err
+	}
 	return s.stream.Send(m)
 }
 

@@ -29,27 +29,19 @@ func (s *Service) List(ctx context.Context, _ *connect.Request[trellisv1.ListReq
 	if err != nil {
 		return nil, s.fail(err)
 	}
+	hosts, err := s.store.Hosts(ctx)
+	if err != nil {
+		return nil, s.fail(err)
+	}
 	out := &trellisv1.ListResponse{}
 	for _, rec := range records {
-		st, err := s.status(ctx, rec.Name())
+		statuses, err := s.store.Statuses(ctx, rec.Name())
 		if err != nil {
 			return nil, s.fail(err)
 		}
-		out.Vnets = append(out.Vnets, summary(rec, st))
+		out.Vnets = append(out.Vnets, s.summary(rec, statuses, s.absentOf(hosts, rec.Hosts)))
 	}
 	return connect.NewResponse(out), nil
-}
-
-// status is the agent's report on a VNet; an empty one before the first.
-func (s *Service) status(ctx context.Context, name string) (*store.Status, error) {
-	statuses, err := s.store.Statuses(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	if st := statuses[s.host]; st != nil {
-		return st, nil
-	}
-	return &store.Status{}, nil
 }
 
 // Get tells one VNet in full, or one node of it.
@@ -64,27 +56,26 @@ func (s *Service) Get(ctx context.Context, req *connect.Request[trellisv1.GetReq
 			return nil, err
 		}
 	}
-	st, err := s.status(ctx, name)
+	statuses, err := s.store.Statuses(ctx, name)
 	if err != nil {
 		return nil, s.fail(err)
 	}
-	out := &trellisv1.GetResponse{Summary: summary(rec, st), Vnet: wire.ToProto(rec.Spec)}
-	stats, err := s.substrate.NodeStats(ctx, name)
-	if err != nil {
-		return nil, s.fail(fmt.Errorf("read the nodes' figures of VNet %s: %w", name, err))
-	}
-	ports, err := s.substrate.PortStats(ctx, name)
-	if err != nil {
-		return nil, s.fail(fmt.Errorf("read the interfaces' counters of VNet %s: %w", name, err))
-	}
+	absent := s.absent(ctx, rec.Hosts, nil)
+	figures := s.figures(ctx, rec)
+	out := &trellisv1.GetResponse{Summary: s.summary(rec, statuses, absent), Vnet: wire.ToProto(rec.Spec), Messages: figures.messages()}
 	for i := range rec.Spec.Nodes {
 		if n := rec.Spec.Nodes[i].Name; node == "" || n == node {
-			out.Nodes = append(out.Nodes, s.nodeStatus(n, st, stats[n]))
+			status := s.nodeStatus(rec, n, statuses, absent)
+			if status.State == nodeUnreported {
+				status.State = store.NodeStarting
+			}
+			figures.fill(status)
+			out.Nodes = append(out.Nodes, status)
 		}
 	}
 	for i := range rec.Spec.Links {
 		if l := &rec.Spec.Links[i]; node == "" || touches(l, node) {
-			out.Links = append(out.Links, linkStatus(l, ports))
+			out.Links = append(out.Links, figures.link(l, func(node string) string { return s.hostOf(rec, node) }))
 		}
 	}
 	return connect.NewResponse(out), nil
@@ -115,44 +106,82 @@ func touches(l *vnet.Link, node string) bool {
 	return false
 }
 
-// summary puts a record and the agent's report on it together.
-func summary(rec *store.VNetRecord, st *store.Status) *trellisv1.Summary {
+// summary puts a record and the agents' reports on it together.
+func (s *Service) summary(rec *store.VNetRecord, statuses map[string]*store.Status, absent map[string]store.HostState) *trellisv1.Summary {
 	out := &trellisv1.Summary{
 		Name:        rec.Name(),
 		Nodes:       int32(len(rec.Spec.Nodes)),
 		Links:       int32(len(rec.Spec.Links)),
 		Routing:     string(rec.Spec.Routing.Protocol),
 		CreatedUnix: rec.Created.Unix(),
-		Message:     st.Error,
+		Hosts:       s.holders(rec),
 	}
 	var down []string
 	for i := range rec.Spec.Nodes {
-		n := rec.Spec.Nodes[i].Name
-		state, known := st.Nodes[n]
-		if state.State == store.NodeRunning {
+		n := s.nodeStatus(rec, rec.Spec.Nodes[i].Name, statuses, absent)
+		switch n.State {
+		case store.NodeRunning:
 			out.NodesUp++
-		} else if known {
-			down = append(down, n)
+		case nodeUnreported, nodeUnknown:
+		default:
+			down = append(down, n.Name)
 		}
 	}
-	current := st.Generation == rec.Generation
+	current, routers, converged := true, 0, 0
+	for _, host := range s.holders(rec) {
+		st := statuses[host]
+		if _, gone := absent[host]; gone {
+			continue
+		}
+		if st == nil || st.Generation != rec.Generation || st.Phase == store.PhaseRemoving || st.Phase == store.PhaseCreating {
+			current = false
+			continue
+		}
+		routers += st.Routers
+		converged += st.Converged
+	}
+	failed := s.failed(rec, statuses)
+	trouble := troubles(s.holders(rec), statuses)
 	switch {
-	case current && st.Phase == store.PhaseFailed:
-		out.State = stateFailed
+	case failed != "":
+		out.State, out.Message = stateFailed, failed
 	case rec.State == store.Removing:
 		out.State = stateRemoving
-	case !current || st.Phase == store.PhaseRemoving || st.Phase == store.PhaseCreating:
+		if len(absent) > 0 {
+			out.Message = vanished(absent) + "; what is there is removed when trellis serve runs there again"
+		}
+	case !current:
 		out.State = stateCreating
+	case len(absent) > 0:
+		out.State, out.Message = stateDegraded, vanished(absent)
 	case len(down) > 0:
-		out.State = stateDegraded
-		out.Message = "not running: " + some(down)
-	case st.Converged < st.Routers:
+		out.State, out.Message = stateDegraded, "not running: "+some(down)
+	case trouble != "":
+		out.State, out.Message = stateDegraded, trouble
+	case converged < routers:
 		out.State = stateConverging
-		out.Message = fmt.Sprintf("%d of %d nodes have all routes", st.Converged, st.Routers)
+		out.Message = fmt.Sprintf("%d of %d nodes have all routes", converged, routers)
 	default:
 		out.State = stateRunning
 	}
 	return out
+}
+
+// failed says which substrate nodes have given up on what is wanted now, and why.
+func (s *Service) failed(rec *store.VNetRecord, statuses map[string]*store.Status) string {
+	var out []string
+	for _, host := range rec.Hosts {
+		st := statuses[host]
+		if st == nil || st.Phase != store.PhaseFailed || st.Generation != rec.Generation {
+			continue
+		}
+		text := st.Error
+		if on := s.on(rec, host); on != "" {
+			text = strings.TrimPrefix(on, " ") + ": " + text
+		}
+		out = append(out, text)
+	}
+	return strings.Join(out, "; ")
 }
 
 // some joins the first few of a list.
@@ -164,34 +193,23 @@ func some(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
-func (s *Service) nodeStatus(name string, st *store.Status, stats NodeStats) *trellisv1.NodeStatus {
-	state, known := st.Nodes[name]
-	if !known {
-		state.State = store.NodeStarting
-	}
-	out := &trellisv1.NodeStatus{
-		Name: name, State: state.State, Pid: int32(state.Pid), Restarts: int32(state.Restarts),
-		Host: s.host, Memory: stats.Memory, CpuSeconds: stats.CPU, Message: state.Message,
-	}
-	for _, sv := range stats.Services {
-		out.Services = append(out.Services, &trellisv1.ServiceStatus{
-			Name: sv.Name, State: sv.State, Pid: int32(sv.Pid), Restarts: int32(sv.Restarts),
-		})
-	}
-	return out
-}
+// What a node's state is when no agent tells it.
+const (
+	nodeUnreported = ""        // there is no report on it yet; told as starting
+	nodeUnknown    = "unknown" // its substrate node has vanished, and it may run
+)
 
-func linkStatus(l *vnet.Link, ports map[string]PortStats) *trellisv1.LinkStatus {
-	out := &trellisv1.LinkStatus{Name: l.Name, Type: string(l.Type), State: "up"}
-	if l.Down {
-		out.State = "down"
+// nodeStatus is what the agent of the node's substrate node has reported. The
+// state may be nodeUnreported.
+func (s *Service) nodeStatus(rec *store.VNetRecord, name string, statuses map[string]*store.Status, absent map[string]store.HostState) *trellisv1.NodeStatus {
+	out := &trellisv1.NodeStatus{Name: name, Host: s.hostOf(rec, name), State: nodeUnreported}
+	if st := statuses[out.Host]; st != nil {
+		if n, known := st.Nodes[name]; known {
+			out.State, out.Pid, out.Restarts, out.Message = n.State, int32(n.Pid), int32(n.Restarts), n.Message
+		}
 	}
-	for _, e := range l.Endpoints {
-		p := ports[e.Node+":"+e.Name]
-		out.Ports = append(out.Ports, &trellisv1.PortStatus{
-			Node: e.Node, Interface: e.Name, Device: p.Device,
-			RxPackets: p.RxPackets, RxBytes: p.RxBytes, TxPackets: p.TxPackets, TxBytes: p.TxBytes, Drops: p.Drops,
-		})
+	if h, gone := absent[out.Host]; gone {
+		out.State, out.Message = nodeUnknown, h.Silence()
 	}
 	return out
 }

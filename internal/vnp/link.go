@@ -2,6 +2,8 @@ package vnp
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"connectrpc.com/connect"
@@ -21,11 +23,16 @@ func (s *Service) SetLink(ctx context.Context, req *connect.Request[trellisv1.Se
 		return nil, invalid("the request changes nothing; give at least one of rate, delay, jitter, loss, up, down")
 	}
 	began := time.Now()
-	g, link, err := s.provider.SetLink(ctx, m.Vnet, m.Link, c, s.substrate.Prepare)
+	g, link, err := s.provider.SetLink(ctx, m.Vnet, m.Link, c, s.prepare)
 	if err != nil {
 		return nil, s.fail(err)
 	}
-	w := wait{s: s, spec: g.Record.Spec, generation: g.Record.Generation, began: began, until: store.PhaseCreated}
+	// The others have nothing to do, and need not be there.
+	ends := map[string]bool{}
+	for i := range link.Endpoints {
+		ends[s.hostOf(g.Record, link.Endpoints[i].Node)] = true
+	}
+	w := wait{s: s, rec: g.Record, began: began, hosts: slices.Sorted(maps.Keys(ends)), until: store.PhaseCreated}
 	if _, err := w.run(ctx); err != nil {
 		return nil, s.fail(err)
 	}

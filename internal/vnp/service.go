@@ -15,23 +15,25 @@ import (
 
 // Config wires a Service. All fields but Log are required.
 type Config struct {
-	Store     *store.Store
-	Provider  *pip.Provider
-	Substrate Substrate
+	Store    *store.Store
+	Provider *pip.Provider
+	// Substrates gives the agent of a substrate node. The error is one sentence on
+	// why it cannot be asked: it is not known, has vanished, or does not answer.
+	Substrates func(ctx context.Context, host string) (Substrate, error)
 	// Version, StateDir, RunDir and Host are what Info tells; Host is also the
-	// substrate node whose reports are waited for.
+	// substrate node that this process runs on.
 	Version, StateDir, RunDir, Host string
 	Log                             *slog.Logger // nil: [slog.Default]
 }
 
 // Service serves VNetService.
 type Service struct {
-	store     *store.Store
-	provider  *pip.Provider
-	substrate Substrate
-	host      string
-	info      *trellisv1.InfoResponse
-	log       *slog.Logger
+	store      *store.Store
+	provider   *pip.Provider
+	substrates func(ctx context.Context, host string) (Substrate, error)
+	host       string
+	info       *trellisv1.InfoResponse
+	log        *slog.Logger
 }
 
 var _ trellisv1connect.VNetServiceHandler = (*Service)(nil)
@@ -42,7 +44,7 @@ func New(c Config) *Service {
 		c.Log = slog.Default()
 	}
 	return &Service{
-		store: c.Store, provider: c.Provider, substrate: c.Substrate, host: c.Host, log: c.Log,
+		store: c.Store, provider: c.Provider, substrates: c.Substrates, host: c.Host, log: c.Log,
 		info: &trellisv1.InfoResponse{
 			Version: c.Version, Pid: int32(os.Getpid()), StateDir: c.StateDir, RunDir: c.RunDir, Host: c.Host,
 		},

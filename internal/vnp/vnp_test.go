@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -24,15 +25,23 @@ import (
 	"trellis/internal/vnp"
 )
 
-// substrate plays the agent: it reports what a test has it report.
+// substrate plays an agent: it reports what a test has it report.
 type substrate struct {
+	name   string
 	store  *store.Store
+	alive  *store.Registration
 	report func(p *plan.Plan) []store.Status // the answer to a plan
 
 	mu      sync.Mutex
 	refuse  error      // of Prepare
 	steps   []vnp.Step // of DryRun
 	swept   int
+	away    error             // why it cannot be asked
+	pinged  []vnp.PingRequest // what it was asked to send
+	entered []string          // nodes that it ran commands in, interfaces that it captured at
+	nodes   map[string]vnp.NodeStats
+	ports   map[string]vnp.PortStats
+	uplinks []vnp.UplinkStats
 	signals chan syscall.Signal
 	clients []net.Conn
 }
@@ -47,7 +56,7 @@ func (s *substrate) hangUp() {
 }
 
 func (s *substrate) run(ctx context.Context) {
-	for e := range s.store.WatchPlans(ctx, "h") {
+	for e := range s.store.WatchPlans(ctx, s.name) {
 		if e.Plan == nil {
 			continue
 		}
@@ -56,7 +65,7 @@ func (s *substrate) run(ctx context.Context) {
 		s.mu.Unlock()
 		for _, st := range report(e.Plan) {
 			st.Generation = e.Plan.Generation
-			if err := s.store.PutStatus(ctx, "h", e.VNet, &st); err != nil && !errors.Is(err, store.ErrNotFound) && ctx.Err() == nil {
+			if err := s.store.PutStatus(ctx, s.name, e.VNet, &st); err != nil && !errors.Is(err, store.ErrNotFound) && ctx.Err() == nil {
 				panic(err)
 			}
 		}
@@ -92,7 +101,8 @@ func (s *substrate) DryRun(context.Context, *plan.Plan) ([]vnp.Step, error) {
 	return s.steps, nil
 }
 
-func (s *substrate) Capture(ctx context.Context, _, _, _ string, _ uint32, count uint64, w io.Writer) error {
+func (s *substrate) Capture(ctx context.Context, _, node, iface string, _ uint32, count uint64, w io.Writer) error {
+	s.enter(node + ":" + iface)
 	for range count {
 		if _, err := w.Write([]byte("frame")); err != nil {
 			return err
@@ -101,17 +111,32 @@ func (s *substrate) Capture(ctx context.Context, _, _, _ string, _ uint32, count
 	return nil
 }
 
-func (s *substrate) Ping(_ context.Context, p *plan.Plan, o vnp.PingOptions, progress func(int, int)) (*vnp.PingResult, error) {
-	progress(1, 2)
-	return &vnp.PingResult{Pairs: len(p.Nodes), Reachable: 1, Seed: o.Seed, Median: time.Millisecond,
-		Failed: []vnp.PingFailure{{From: "a", To: "b", Family: "ipv4", Reason: "no answer"}}}, nil
+// Ping says that the first pair fails, and the others answer.
+func (s *substrate) Ping(_ context.Context, r vnp.PingRequest, progress func(int, int)) (*vnp.PingResult, error) {
+	s.mu.Lock()
+	s.pinged = append(s.pinged, r)
+	s.mu.Unlock()
+	progress(1, len(r.Pairs))
+	out := &vnp.PingResult{Failed: []vnp.PingFailure{{Pair: 0, Reason: "no answer"}}}
+	for range r.Pairs[1:] {
+		out.RTT = append(out.RTT, time.Millisecond)
+	}
+	return out, nil
 }
 
+func (s *substrate) UplinkStats(context.Context) ([]vnp.UplinkStats, error) { return s.uplinks, nil }
+
 func (s *substrate) NodeStats(context.Context, string) (map[string]vnp.NodeStats, error) {
+	if s.nodes != nil {
+		return s.nodes, nil
+	}
 	return map[string]vnp.NodeStats{"a": {Memory: 1 << 20, CPU: 0.5, Services: []vnp.ServiceStats{{Name: "zebra", State: "running"}}}}, nil
 }
 
 func (s *substrate) PortStats(context.Context, string) (map[string]vnp.PortStats, error) {
+	if s.ports != nil {
+		return s.ports, nil
+	}
 	return map[string]vnp.PortStats{"a:eth1": {Device: "tr1", RxPackets: 7}}, nil
 }
 
@@ -124,7 +149,8 @@ func (s *substrate) SweepAll(context.Context) error {
 
 // Exec gives a process that copies its input to its output and ends with it, or
 // with a signal.
-func (s *substrate) Exec(_ context.Context, _, _ string, e vnp.ExecSpec) (vnp.Process, error) {
+func (s *substrate) Exec(_ context.Context, _, node string, e vnp.ExecSpec) (vnp.Process, error) {
+	s.enter(node)
 	p := &process{signals: s.signals, done: make(chan int, 2)}
 	fmt.Fprintf(e.Stderr, "%s %dx%d %s\n", strings.Join(e.Argv, " "), e.Rows, e.Cols, strings.Join(e.Env, " "))
 	go func() {
@@ -134,6 +160,12 @@ func (s *substrate) Exec(_ context.Context, _, _ string, e vnp.ExecSpec) (vnp.Pr
 		}
 	}()
 	return p, nil
+}
+
+func (s *substrate) enter(what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.entered = append(s.entered, what)
 }
 
 type process struct {
@@ -149,20 +181,46 @@ func (p *process) Signal(sig syscall.Signal) error {
 	return nil
 }
 
-// serve starts the API on a unix socket and gives a client of it.
+// serve starts the API on a unix socket, over one substrate node named h, and
+// gives a client of it.
 func serve(t *testing.T) (*substrate, *store.Store, trellisv1connect.VNetServiceClient) {
+	t.Helper()
+	subs, st, c := serveOn(t, "h")
+	return subs["h"], st, c
+}
+
+// serveOn is serve over several substrate nodes; the API runs on the first.
+func serveOn(t *testing.T, names ...string) (map[string]*substrate, *store.Store, trellisv1connect.VNetServiceClient) {
 	t.Helper()
 	st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	provider, err := pip.New(pip.Options{Store: st, Instance: pip.DefaultInstance, Host: "h", SubIDFiles: []string{}})
+	provider, err := pip.New(pip.Options{Store: st, Instance: pip.DefaultInstance, SubIDFiles: []string{}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	sub := &substrate{store: st, report: works, signals: make(chan syscall.Signal, 10)}
+	subs := map[string]*substrate{}
+	for i, name := range names {
+		alive, err := st.Register(t.Context(), store.Host{
+			Name: name, ID: "id-" + name, Instance: "trellis", Version: "v1", Memory: 16 << 30, CPU: 8,
+			Addrs: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)})}, MTU: 1500,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		subs[name] = &substrate{name: name, store: st, alive: alive, report: works, signals: make(chan syscall.Signal, 10)}
+	}
 	_, handler := trellisv1connect.NewVNetServiceHandler(vnp.New(vnp.Config{
-		Store: st, Provider: provider, Substrate: sub, Version: "v1", StateDir: "/s", RunDir: "/r", Host: "h",
+		Store: st, Provider: provider, Version: "v1", StateDir: "/s", RunDir: "/r", Host: names[0],
+		Substrates: func(_ context.Context, host string) (vnp.Substrate, error) {
+			if subs[host] == nil {
+				return nil, fmt.Errorf("there is no %s", host)
+			}
+			subs[host].mu.Lock()
+			defer subs[host].mu.Unlock()
+			return subs[host], subs[host].away
+		},
 	}))
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
@@ -174,7 +232,9 @@ func serve(t *testing.T) (*substrate, *store.Store, trellisv1connect.VNetService
 	server := &http.Server{Handler: handler, Protocols: protocols}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() { sub.run(ctx) })
+	for _, sub := range subs {
+		running.Go(func() { sub.run(ctx) })
+	}
 	running.Go(func() {
 		if err := provider.Run(ctx); err != nil {
 			t.Error(err)
@@ -183,7 +243,7 @@ func serve(t *testing.T) (*substrate, *store.Store, trellisv1connect.VNetService
 	go server.Serve(l) //nolint:errcheck // ends with Close
 	transport := &http.Transport{Protocols: protocols, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
-		if err == nil {
+		if sub := subs[names[0]]; err == nil {
 			sub.mu.Lock()
 			defer sub.mu.Unlock()
 			sub.clients = append(sub.clients, conn)
@@ -195,11 +255,16 @@ func serve(t *testing.T) (*substrate, *store.Store, trellisv1connect.VNetService
 		server.Close()
 		cancel()
 		running.Wait()
+		for _, sub := range subs {
+			if err := sub.alive.Close(); err != nil {
+				t.Error(err)
+			}
+		}
 		if err := st.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	return sub, st, trellisv1connect.NewVNetServiceClient(&http.Client{Transport: transport}, "http://trellis")
+	return subs, st, trellisv1connect.NewVNetServiceClient(&http.Client{Transport: transport}, "http://trellis")
 }
 
 func description(name string) *trellisv1.VNet {
@@ -581,7 +646,8 @@ func TestCaptureAndPing(t *testing.T) {
 	for ping.Receive() {
 		r = ping.Msg().GetResult()
 	}
-	if ping.Err() != nil || r.GetPairs() != 2 || r.Seed != 42 || r.Failed[0].Reason != "no answer" || r.RttMedian != 0.001 {
+	if ping.Err() != nil || r.GetPairs() != 4 || r.Reachable != 3 || r.Seed != 42 || r.RttMedian != 0.001 ||
+		r.Failed[0].From != "a" || r.Failed[0].To != "b" || r.Failed[0].Family != "ipv4" || r.Failed[0].Reason != "no answer" {
 		t.Errorf("ping: %v, %v", r, ping.Err())
 	}
 }

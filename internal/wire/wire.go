@@ -38,7 +38,7 @@ func nodeToProto(n *vnet.Node) *trellisv1.Node {
 		Cpu: n.CPU, Memory: n.Memory, Pids: int32(n.Pids), Disk: n.Disk,
 		Env: n.Env, Exec: n.Exec, Sysctls: n.Sysctls,
 		Routing: routingToProto(n.Routing), Asn: n.ASN, On: n.On,
-		RouterId: addrText(n.RouterID),
+		Fastpath: string(n.FastPath), RouterId: addrText(n.RouterID),
 	}
 	for _, f := range n.Files {
 		out.Files = append(out.Files, &trellisv1.File{Path: f.Path, Content: f.Content, Mode: f.Mode})
@@ -58,7 +58,7 @@ func LinkToProto(l *vnet.Link) *trellisv1.Link {
 	for i := range l.Endpoints {
 		e := &l.Endpoints[i]
 		end := &trellisv1.Interface{
-			Node: e.Node, Name: e.Name, Mtu: int32(e.MTU), Cost: int32(e.Cost), Auto: e.Auto,
+			Node: e.Node, Name: e.Name, Mtu: int32(e.MTU), AutoMtu: e.AutoMTU, Cost: int32(e.Cost), Auto: e.Auto,
 			Tx: ShapeToProto(e.Tx), Rx: ShapeToProto(e.Rx),
 		}
 		if !e.MAC.IsZero() {
@@ -162,6 +162,7 @@ func (c *converter) node(path string, p *trellisv1.Node) vnet.Node {
 		CPU: p.GetCpu(), Memory: p.GetMemory(), Pids: int(p.GetPids()), Disk: p.GetDisk(),
 		Env: p.GetEnv(), Exec: p.GetExec(), Sysctls: p.GetSysctls(),
 		Routing: routingFromProto(p.GetRouting()), ASN: p.GetAsn(), On: p.GetOn(),
+		FastPath: vnet.FastPath(p.GetFastpath()),
 	}
 	for _, f := range p.GetFiles() {
 		n.Files = append(n.Files, vnet.File{Path: f.GetPath(), Content: f.GetContent(), Mode: f.GetMode()})
@@ -183,7 +184,7 @@ func (c *converter) link(path string, p *trellisv1.Link) vnet.Link {
 	for i, e := range p.GetEndpoints() {
 		at := fmt.Sprintf("%s.endpoints[%d]", path, i)
 		end := vnet.Interface{
-			Node: e.GetNode(), Name: e.GetName(), MTU: int(e.GetMtu()), Cost: int(e.GetCost()), Auto: e.GetAuto(),
+			Node: e.GetNode(), Name: e.GetName(), MTU: int(e.GetMtu()), AutoMTU: e.GetAutoMtu(), Cost: int(e.GetCost()), Auto: e.GetAuto(),
 			Tx: shapeFromProto(e.GetTx()), Rx: shapeFromProto(e.GetRx()),
 		}
 		if s := e.GetMac(); s != "" {

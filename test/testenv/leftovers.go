@@ -55,7 +55,7 @@ func (s *Service) everything() (map[string]bool, error) {
 	}
 	links, err1 := s.NS.Links()
 	note("link", links)
-	groups, err2 := cgroups(s.Instance)
+	groups, err2 := Cgroups(s.Instance)
 	note("cgroup", groups)
 	mounts, err3 := mountsBelow(s.dir)
 	note("mount", mounts)
@@ -67,8 +67,8 @@ func (s *Service) everything() (map[string]bool, error) {
 	return all, errors.Join(err1, err2, err3, err4, err5)
 }
 
-// cgroups returns the directories of an instance's cgroups in every hierarchy.
-func cgroups(instance string) ([]string, error) {
+// Cgroups returns the directories of an instance's cgroups in every hierarchy.
+func Cgroups(instance string) ([]string, error) {
 	name := "trellis-" + instance
 	var found []string
 	for _, pattern := range []string{filepath.Join(cgroupRoot, name), filepath.Join(cgroupRoot, "*", name)} {
@@ -198,6 +198,9 @@ func sweepStale(t testing.TB) {
 			t.Fatalf("look into %s, which a former test run has left: %v", dir, err)
 		}
 		t.Logf("removing %s, which the test process %d has left", dir, pid)
+		if _, err := os.Stat(filepath.Join(dir, sandboxFile)); err == nil {
+			sweepSandbox(t, dir)
+		}
 		sweep(t, dir, string(tag))
 	}
 }
@@ -206,7 +209,7 @@ func sweepStale(t testing.TB) {
 // What was in its namespaces went with the processes.
 func sweep(t testing.TB, dir, instance string) {
 	for deadline := time.Now().Add(10 * time.Second); instance != ""; time.Sleep(10 * time.Millisecond) {
-		groups, err := cgroups(instance)
+		groups, err := Cgroups(instance)
 		if err != nil {
 			t.Errorf("sweep %s: %v", dir, err)
 			break

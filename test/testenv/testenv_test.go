@@ -79,7 +79,7 @@ func TestStaleInstancesAreSwept(t *testing.T) {
 		t.Error("its process lives")
 		victim.Process.Kill()
 	}
-	if groups, err := cgroups(tag); err != nil || len(groups) > 0 {
+	if groups, err := Cgroups(tag); err != nil || len(groups) > 0 {
 		t.Errorf("its cgroups are there: %q, %v", groups, err)
 	}
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {

@@ -231,6 +231,7 @@ type Node struct {
 	Loopbacks     []string               `protobuf:"bytes,15,rep,name=loopbacks,proto3" json:"loopbacks,omitempty"`
 	RouterId      string                 `protobuf:"bytes,16,opt,name=router_id,json=routerId,proto3" json:"router_id,omitempty"`
 	Position      *Position              `protobuf:"bytes,17,opt,name=position,proto3" json:"position,omitempty"`
+	Fastpath      string                 `protobuf:"bytes,18,opt,name=fastpath,proto3" json:"fastpath,omitempty"` // auto | off
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -382,6 +383,13 @@ func (x *Node) GetPosition() *Position {
 		return x.Position
 	}
 	return nil
+}
+
+func (x *Node) GetFastpath() string {
+	if x != nil {
+		return x.Fastpath
+	}
+	return ""
 }
 
 type File struct {
@@ -576,7 +584,9 @@ type Interface struct {
 	Cost  int32                  `protobuf:"varint,8,opt,name=cost,proto3" json:"cost,omitempty"`
 	// The name was given automatically and may change: a running network keeps
 	// the names that its interfaces have.
-	Auto          bool `protobuf:"varint,9,opt,name=auto,proto3" json:"auto,omitempty"`
+	Auto bool `protobuf:"varint,9,opt,name=auto,proto3" json:"auto,omitempty"`
+	// The MTU was given automatically: it follows what the way of the link carries.
+	AutoMtu       bool `protobuf:"varint,10,opt,name=auto_mtu,json=autoMtu,proto3" json:"auto_mtu,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -670,6 +680,13 @@ func (x *Interface) GetCost() int32 {
 func (x *Interface) GetAuto() bool {
 	if x != nil {
 		return x.Auto
+	}
+	return false
+}
+
+func (x *Interface) GetAutoMtu() bool {
+	if x != nil {
+		return x.AutoMtu
 	}
 	return false
 }
@@ -1435,6 +1452,7 @@ type Summary struct {
 	Routing       string                 `protobuf:"bytes,6,opt,name=routing,proto3" json:"routing,omitempty"`
 	CreatedUnix   int64                  `protobuf:"varint,7,opt,name=created_unix,json=createdUnix,proto3" json:"created_unix,omitempty"` // seconds since the epoch
 	Message       string                 `protobuf:"bytes,8,opt,name=message,proto3" json:"message,omitempty"`
+	Hosts         []string               `protobuf:"bytes,9,rep,name=hosts,proto3" json:"hosts,omitempty"` // substrate nodes that its nodes are placed on, sorted
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1525,6 +1543,13 @@ func (x *Summary) GetMessage() string {
 	return ""
 }
 
+func (x *Summary) GetHosts() []string {
+	if x != nil {
+		return x.Hosts
+	}
+	return nil
+}
+
 type GetRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1583,6 +1608,7 @@ type GetResponse struct {
 	Vnet          *VNet                  `protobuf:"bytes,2,opt,name=vnet,proto3" json:"vnet,omitempty"` // completed: with every name and address
 	Nodes         []*NodeStatus          `protobuf:"bytes,3,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	Links         []*LinkStatus          `protobuf:"bytes,4,rep,name=links,proto3" json:"links,omitempty"`
+	Messages      []string               `protobuf:"bytes,5,rep,name=messages,proto3" json:"messages,omitempty"` // which figures are missing, and why
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1645,17 +1671,27 @@ func (x *GetResponse) GetLinks() []*LinkStatus {
 	return nil
 }
 
+func (x *GetResponse) GetMessages() []string {
+	if x != nil {
+		return x.Messages
+	}
+	return nil
+}
+
 type NodeStatus struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	State         string                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"` // starting | running | restarting | failed
-	Pid           int32                  `protobuf:"varint,3,opt,name=pid,proto3" json:"pid,omitempty"`    // of the node's init, on the substrate node
-	Restarts      int32                  `protobuf:"varint,4,opt,name=restarts,proto3" json:"restarts,omitempty"`
-	Host          string                 `protobuf:"bytes,5,opt,name=host,proto3" json:"host,omitempty"`      // substrate node
-	Memory        int64                  `protobuf:"varint,6,opt,name=memory,proto3" json:"memory,omitempty"` // bytes in use
-	CpuSeconds    float64                `protobuf:"fixed64,7,opt,name=cpu_seconds,json=cpuSeconds,proto3" json:"cpu_seconds,omitempty"`
-	Services      []*ServiceStatus       `protobuf:"bytes,8,rep,name=services,proto3" json:"services,omitempty"`
-	Message       string                 `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// starting | running | restarting | failed | unknown: its substrate node has
+	// vanished, and it may run all the same
+	State         string           `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	Pid           int32            `protobuf:"varint,3,opt,name=pid,proto3" json:"pid,omitempty"` // of the node's init, on the substrate node
+	Restarts      int32            `protobuf:"varint,4,opt,name=restarts,proto3" json:"restarts,omitempty"`
+	Host          string           `protobuf:"bytes,5,opt,name=host,proto3" json:"host,omitempty"`      // substrate node
+	Memory        int64            `protobuf:"varint,6,opt,name=memory,proto3" json:"memory,omitempty"` // bytes in use
+	CpuSeconds    float64          `protobuf:"fixed64,7,opt,name=cpu_seconds,json=cpuSeconds,proto3" json:"cpu_seconds,omitempty"`
+	Services      []*ServiceStatus `protobuf:"bytes,8,rep,name=services,proto3" json:"services,omitempty"`
+	Message       string           `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"`
+	Fastpath      string           `protobuf:"bytes,10,opt,name=fastpath,proto3" json:"fastpath,omitempty"` // "on", or "off: " and why
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1753,6 +1789,13 @@ func (x *NodeStatus) GetMessage() string {
 	return ""
 }
 
+func (x *NodeStatus) GetFastpath() string {
+	if x != nil {
+		return x.Fastpath
+	}
+	return ""
+}
+
 type ServiceStatus struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1825,8 +1868,10 @@ type LinkStatus struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Type          string                 `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
-	State         string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"` // up | down
+	State         string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"` // up | down | broken
 	Ports         []*PortStatus          `protobuf:"bytes,4,rep,name=ports,proto3" json:"ports,omitempty"`
+	Message       string                 `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"` // why it is broken, or what is wrong with its way
+	Tunnels       []*Tunnel              `protobuf:"bytes,6,rep,name=tunnels,proto3" json:"tunnels,omitempty"` // between the parts of a LAN
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1889,23 +1934,148 @@ func (x *LinkStatus) GetPorts() []*PortStatus {
 	return nil
 }
 
-type PortStatus struct {
+func (x *LinkStatus) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *LinkStatus) GetTunnels() []*Tunnel {
+	if x != nil {
+		return x.Tunnels
+	}
+	return nil
+}
+
+// Tunnel is what one substrate node counts of the tunnel between its part of a
+// LAN and another's.
+type Tunnel struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Interface     string                 `protobuf:"bytes,2,opt,name=interface,proto3" json:"interface,omitempty"`
-	Device        string                 `protobuf:"bytes,3,opt,name=device,proto3" json:"device,omitempty"`                         // in the root context
-	RxPackets     uint64                 `protobuf:"varint,4,opt,name=rx_packets,json=rxPackets,proto3" json:"rx_packets,omitempty"` // received by the node
-	RxBytes       uint64                 `protobuf:"varint,5,opt,name=rx_bytes,json=rxBytes,proto3" json:"rx_bytes,omitempty"`
-	TxPackets     uint64                 `protobuf:"varint,6,opt,name=tx_packets,json=txPackets,proto3" json:"tx_packets,omitempty"` // sent by the node
-	TxBytes       uint64                 `protobuf:"varint,7,opt,name=tx_bytes,json=txBytes,proto3" json:"tx_bytes,omitempty"`
-	Drops         uint64                 `protobuf:"varint,8,opt,name=drops,proto3" json:"drops,omitempty"`
+	Host          string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`                             // that counts
+	Peer          string                 `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"`                             // substrate node at the other end
+	RxPackets     uint64                 `protobuf:"varint,3,opt,name=rx_packets,json=rxPackets,proto3" json:"rx_packets,omitempty"` // that came from the peer
+	RxBytes       uint64                 `protobuf:"varint,4,opt,name=rx_bytes,json=rxBytes,proto3" json:"rx_bytes,omitempty"`
+	TxPackets     uint64                 `protobuf:"varint,5,opt,name=tx_packets,json=txPackets,proto3" json:"tx_packets,omitempty"` // that went to it
+	TxBytes       uint64                 `protobuf:"varint,6,opt,name=tx_bytes,json=txBytes,proto3" json:"tx_bytes,omitempty"`
+	Drops         uint64                 `protobuf:"varint,7,opt,name=drops,proto3" json:"drops,omitempty"` // packets
+	DropsByReason map[string]uint64      `protobuf:"bytes,8,rep,name=drops_by_reason,json=dropsByReason,proto3" json:"drops_by_reason,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Tunnel) Reset() {
+	*x = Tunnel{}
+	mi := &file_trellis_v1_vnet_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Tunnel) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Tunnel) ProtoMessage() {}
+
+func (x *Tunnel) ProtoReflect() protoreflect.Message {
+	mi := &file_trellis_v1_vnet_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Tunnel.ProtoReflect.Descriptor instead.
+func (*Tunnel) Descriptor() ([]byte, []int) {
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *Tunnel) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *Tunnel) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *Tunnel) GetRxPackets() uint64 {
+	if x != nil {
+		return x.RxPackets
+	}
+	return 0
+}
+
+func (x *Tunnel) GetRxBytes() uint64 {
+	if x != nil {
+		return x.RxBytes
+	}
+	return 0
+}
+
+func (x *Tunnel) GetTxPackets() uint64 {
+	if x != nil {
+		return x.TxPackets
+	}
+	return 0
+}
+
+func (x *Tunnel) GetTxBytes() uint64 {
+	if x != nil {
+		return x.TxBytes
+	}
+	return 0
+}
+
+func (x *Tunnel) GetDrops() uint64 {
+	if x != nil {
+		return x.Drops
+	}
+	return 0
+}
+
+func (x *Tunnel) GetDropsByReason() map[string]uint64 {
+	if x != nil {
+		return x.DropsByReason
+	}
+	return nil
+}
+
+type PortStatus struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Node      string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Interface string                 `protobuf:"bytes,2,opt,name=interface,proto3" json:"interface,omitempty"`
+	Device    string                 `protobuf:"bytes,3,opt,name=device,proto3" json:"device,omitempty"`                         // in the root context
+	RxPackets uint64                 `protobuf:"varint,4,opt,name=rx_packets,json=rxPackets,proto3" json:"rx_packets,omitempty"` // received by the node
+	RxBytes   uint64                 `protobuf:"varint,5,opt,name=rx_bytes,json=rxBytes,proto3" json:"rx_bytes,omitempty"`
+	TxPackets uint64                 `protobuf:"varint,6,opt,name=tx_packets,json=txPackets,proto3" json:"tx_packets,omitempty"` // sent by the node
+	TxBytes   uint64                 `protobuf:"varint,7,opt,name=tx_bytes,json=txBytes,proto3" json:"tx_bytes,omitempty"`
+	Drops     uint64                 `protobuf:"varint,8,opt,name=drops,proto3" json:"drops,omitempty"`
+	// Of these, what went by the fast path: received as, or forwarded as, XDP
+	// frames. The rest went by the node's stack.
+	RxFastPackets uint64            `protobuf:"varint,9,opt,name=rx_fast_packets,json=rxFastPackets,proto3" json:"rx_fast_packets,omitempty"`
+	RxFastBytes   uint64            `protobuf:"varint,10,opt,name=rx_fast_bytes,json=rxFastBytes,proto3" json:"rx_fast_bytes,omitempty"`
+	TxFastPackets uint64            `protobuf:"varint,11,opt,name=tx_fast_packets,json=txFastPackets,proto3" json:"tx_fast_packets,omitempty"`
+	TxFastBytes   uint64            `protobuf:"varint,12,opt,name=tx_fast_bytes,json=txFastBytes,proto3" json:"tx_fast_bytes,omitempty"`
+	DropsByReason map[string]uint64 `protobuf:"bytes,13,rep,name=drops_by_reason,json=dropsByReason,proto3" json:"drops_by_reason,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // packets
+	Host          string            `protobuf:"bytes,14,opt,name=host,proto3" json:"host,omitempty"`                                                                                                                     // substrate node
+	Paths         []*Path           `protobuf:"bytes,15,rep,name=paths,proto3" json:"paths,omitempty"`                                                                                                                   // to other substrate nodes; none on one machine
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PortStatus) Reset() {
 	*x = PortStatus{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[26]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1917,7 +2087,7 @@ func (x *PortStatus) String() string {
 func (*PortStatus) ProtoMessage() {}
 
 func (x *PortStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[26]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1930,7 +2100,7 @@ func (x *PortStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PortStatus.ProtoReflect.Descriptor instead.
 func (*PortStatus) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{26}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PortStatus) GetNode() string {
@@ -1989,6 +2159,140 @@ func (x *PortStatus) GetDrops() uint64 {
 	return 0
 }
 
+func (x *PortStatus) GetRxFastPackets() uint64 {
+	if x != nil {
+		return x.RxFastPackets
+	}
+	return 0
+}
+
+func (x *PortStatus) GetRxFastBytes() uint64 {
+	if x != nil {
+		return x.RxFastBytes
+	}
+	return 0
+}
+
+func (x *PortStatus) GetTxFastPackets() uint64 {
+	if x != nil {
+		return x.TxFastPackets
+	}
+	return 0
+}
+
+func (x *PortStatus) GetTxFastBytes() uint64 {
+	if x != nil {
+		return x.TxFastBytes
+	}
+	return 0
+}
+
+func (x *PortStatus) GetDropsByReason() map[string]uint64 {
+	if x != nil {
+		return x.DropsByReason
+	}
+	return nil
+}
+
+func (x *PortStatus) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *PortStatus) GetPaths() []*Path {
+	if x != nil {
+		return x.Paths
+	}
+	return nil
+}
+
+// Path is the way of a link across the underlay, as one of its ends sees it.
+type Path struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Peer          string                 `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`       // substrate node
+	Remote        string                 `protobuf:"bytes,2,opt,name=remote,proto3" json:"remote,omitempty"`   // its address
+	Key           uint32                 `protobuf:"varint,3,opt,name=key,proto3" json:"key,omitempty"`        // of EGRE
+	Mtu           int32                  `protobuf:"varint,4,opt,name=mtu,proto3" json:"mtu,omitempty"`        // of the underlay on the way there, bytes; 0: not known
+	State         string                 `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`     // up | down
+	Message       string                 `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"` // why it is down, or that it has become too narrow
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Path) Reset() {
+	*x = Path{}
+	mi := &file_trellis_v1_vnet_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Path) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Path) ProtoMessage() {}
+
+func (x *Path) ProtoReflect() protoreflect.Message {
+	mi := &file_trellis_v1_vnet_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Path.ProtoReflect.Descriptor instead.
+func (*Path) Descriptor() ([]byte, []int) {
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *Path) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *Path) GetRemote() string {
+	if x != nil {
+		return x.Remote
+	}
+	return ""
+}
+
+func (x *Path) GetKey() uint32 {
+	if x != nil {
+		return x.Key
+	}
+	return 0
+}
+
+func (x *Path) GetMtu() int32 {
+	if x != nil {
+		return x.Mtu
+	}
+	return 0
+}
+
+func (x *Path) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Path) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 type SetLinkRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Vnet  string                 `protobuf:"bytes,1,opt,name=vnet,proto3" json:"vnet,omitempty"`
@@ -2005,7 +2309,7 @@ type SetLinkRequest struct {
 
 func (x *SetLinkRequest) Reset() {
 	*x = SetLinkRequest{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[27]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2017,7 +2321,7 @@ func (x *SetLinkRequest) String() string {
 func (*SetLinkRequest) ProtoMessage() {}
 
 func (x *SetLinkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[27]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2030,7 +2334,7 @@ func (x *SetLinkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLinkRequest.ProtoReflect.Descriptor instead.
 func (*SetLinkRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{27}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SetLinkRequest) GetVnet() string {
@@ -2091,7 +2395,7 @@ type SetLinkResponse struct {
 
 func (x *SetLinkResponse) Reset() {
 	*x = SetLinkResponse{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[28]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2103,7 +2407,7 @@ func (x *SetLinkResponse) String() string {
 func (*SetLinkResponse) ProtoMessage() {}
 
 func (x *SetLinkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[28]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2116,7 +2420,7 @@ func (x *SetLinkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLinkResponse.ProtoReflect.Descriptor instead.
 func (*SetLinkResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{28}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SetLinkResponse) GetLink() *Link {
@@ -2142,7 +2446,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[29]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2154,7 +2458,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[29]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2167,7 +2471,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{29}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ExecRequest) GetMessage() isExecRequest_Message {
@@ -2271,7 +2575,7 @@ type ExecStart struct {
 
 func (x *ExecStart) Reset() {
 	*x = ExecStart{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[30]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2283,7 +2587,7 @@ func (x *ExecStart) String() string {
 func (*ExecStart) ProtoMessage() {}
 
 func (x *ExecStart) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[30]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2296,7 +2600,7 @@ func (x *ExecStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStart.ProtoReflect.Descriptor instead.
 func (*ExecStart) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{30}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ExecStart) GetVnet() string {
@@ -2358,7 +2662,7 @@ type WindowSize struct {
 
 func (x *WindowSize) Reset() {
 	*x = WindowSize{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[31]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2370,7 +2674,7 @@ func (x *WindowSize) String() string {
 func (*WindowSize) ProtoMessage() {}
 
 func (x *WindowSize) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[31]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2383,7 +2687,7 @@ func (x *WindowSize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WindowSize.ProtoReflect.Descriptor instead.
 func (*WindowSize) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{31}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *WindowSize) GetRows() uint32 {
@@ -2407,6 +2711,7 @@ type ExecResponse struct {
 	//	*ExecResponse_Stdout
 	//	*ExecResponse_Stderr
 	//	*ExecResponse_ExitCode
+	//	*ExecResponse_Started
 	Message       isExecResponse_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2414,7 +2719,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[32]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2426,7 +2731,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[32]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2439,7 +2744,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{32}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ExecResponse) GetMessage() isExecResponse_Message {
@@ -2476,6 +2781,15 @@ func (x *ExecResponse) GetExitCode() int32 {
 	return 0
 }
 
+func (x *ExecResponse) GetStarted() bool {
+	if x != nil {
+		if x, ok := x.Message.(*ExecResponse_Started); ok {
+			return x.Started
+		}
+	}
+	return false
+}
+
 type isExecResponse_Message interface {
 	isExecResponse_Message()
 }
@@ -2492,11 +2806,17 @@ type ExecResponse_ExitCode struct {
 	ExitCode int32 `protobuf:"varint,3,opt,name=exit_code,json=exitCode,proto3,oneof"` // last message; 128+n for a signal n
 }
 
+type ExecResponse_Started struct {
+	Started bool `protobuf:"varint,4,opt,name=started,proto3,oneof"` // first message: the command runs
+}
+
 func (*ExecResponse_Stdout) isExecResponse_Message() {}
 
 func (*ExecResponse_Stderr) isExecResponse_Message() {}
 
 func (*ExecResponse_ExitCode) isExecResponse_Message() {}
+
+func (*ExecResponse_Started) isExecResponse_Message() {}
 
 type CaptureRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2511,7 +2831,7 @@ type CaptureRequest struct {
 
 func (x *CaptureRequest) Reset() {
 	*x = CaptureRequest{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[33]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2523,7 +2843,7 @@ func (x *CaptureRequest) String() string {
 func (*CaptureRequest) ProtoMessage() {}
 
 func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[33]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2536,7 +2856,7 @@ func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureRequest.ProtoReflect.Descriptor instead.
 func (*CaptureRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{33}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *CaptureRequest) GetVnet() string {
@@ -2583,7 +2903,7 @@ type CaptureResponse struct {
 
 func (x *CaptureResponse) Reset() {
 	*x = CaptureResponse{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[34]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2595,7 +2915,7 @@ func (x *CaptureResponse) String() string {
 func (*CaptureResponse) ProtoMessage() {}
 
 func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[34]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2608,7 +2928,7 @@ func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureResponse.ProtoReflect.Descriptor instead.
 func (*CaptureResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{34}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *CaptureResponse) GetPcap() []byte {
@@ -2630,7 +2950,7 @@ type PingRequest struct {
 
 func (x *PingRequest) Reset() {
 	*x = PingRequest{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[35]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2642,7 +2962,7 @@ func (x *PingRequest) String() string {
 func (*PingRequest) ProtoMessage() {}
 
 func (x *PingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[35]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2655,7 +2975,7 @@ func (x *PingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PingRequest.ProtoReflect.Descriptor instead.
 func (*PingRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{35}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *PingRequest) GetVnet() string {
@@ -2699,7 +3019,7 @@ type PingResponse struct {
 
 func (x *PingResponse) Reset() {
 	*x = PingResponse{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[36]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2711,7 +3031,7 @@ func (x *PingResponse) String() string {
 func (*PingResponse) ProtoMessage() {}
 
 func (x *PingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[36]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2724,7 +3044,7 @@ func (x *PingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PingResponse.ProtoReflect.Descriptor instead.
 func (*PingResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{36}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *PingResponse) GetEvent() isPingResponse_Event {
@@ -2783,7 +3103,7 @@ type PingResult struct {
 
 func (x *PingResult) Reset() {
 	*x = PingResult{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[37]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2795,7 +3115,7 @@ func (x *PingResult) String() string {
 func (*PingResult) ProtoMessage() {}
 
 func (x *PingResult) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[37]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2808,7 +3128,7 @@ func (x *PingResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PingResult.ProtoReflect.Descriptor instead.
 func (*PingResult) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{37}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *PingResult) GetPairs() int32 {
@@ -2872,7 +3192,7 @@ type PingFailure struct {
 
 func (x *PingFailure) Reset() {
 	*x = PingFailure{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[38]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2884,7 +3204,7 @@ func (x *PingFailure) String() string {
 func (*PingFailure) ProtoMessage() {}
 
 func (x *PingFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[38]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2897,7 +3217,7 @@ func (x *PingFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PingFailure.ProtoReflect.Descriptor instead.
 func (*PingFailure) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{38}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *PingFailure) GetFrom() string {
@@ -2936,7 +3256,7 @@ type InfoRequest struct {
 
 func (x *InfoRequest) Reset() {
 	*x = InfoRequest{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[39]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2948,7 +3268,7 @@ func (x *InfoRequest) String() string {
 func (*InfoRequest) ProtoMessage() {}
 
 func (x *InfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[39]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2961,7 +3281,7 @@ func (x *InfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoRequest.ProtoReflect.Descriptor instead.
 func (*InfoRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{39}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{41}
 }
 
 type InfoResponse struct {
@@ -2977,7 +3297,7 @@ type InfoResponse struct {
 
 func (x *InfoResponse) Reset() {
 	*x = InfoResponse{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[40]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2989,7 +3309,7 @@ func (x *InfoResponse) String() string {
 func (*InfoResponse) ProtoMessage() {}
 
 func (x *InfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[40]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3002,7 +3322,7 @@ func (x *InfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoResponse.ProtoReflect.Descriptor instead.
 func (*InfoResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{40}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *InfoResponse) GetVersion() string {
@@ -3040,6 +3360,382 @@ func (x *InfoResponse) GetHost() string {
 	return ""
 }
 
+type HostsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HostsRequest) Reset() {
+	*x = HostsRequest{}
+	mi := &file_trellis_v1_vnet_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HostsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HostsRequest) ProtoMessage() {}
+
+func (x *HostsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trellis_v1_vnet_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HostsRequest.ProtoReflect.Descriptor instead.
+func (*HostsRequest) Descriptor() ([]byte, []int) {
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{43}
+}
+
+type HostsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Hosts         []*HostStatus          `protobuf:"bytes,1,rep,name=hosts,proto3" json:"hosts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HostsResponse) Reset() {
+	*x = HostsResponse{}
+	mi := &file_trellis_v1_vnet_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HostsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HostsResponse) ProtoMessage() {}
+
+func (x *HostsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trellis_v1_vnet_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HostsResponse.ProtoReflect.Descriptor instead.
+func (*HostsResponse) Descriptor() ([]byte, []int) {
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *HostsResponse) GetHosts() []*HostStatus {
+	if x != nil {
+		return x.Hosts
+	}
+	return nil
+}
+
+type HostStatus struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	State         string                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`                        // alive | vanished
+	SeenUnix      int64                  `protobuf:"varint,3,opt,name=seen_unix,json=seenUnix,proto3" json:"seen_unix,omitempty"` // when it was last heard of, seconds since the epoch
+	Version       string                 `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
+	Addresses     []string               `protobuf:"bytes,5,rep,name=addresses,proto3" json:"addresses,omitempty"`                      // that tunnels end at
+	Mtu           int32                  `protobuf:"varint,6,opt,name=mtu,proto3" json:"mtu,omitempty"`                                 // of its underlay, bytes
+	Memory        int64                  `protobuf:"varint,7,opt,name=memory,proto3" json:"memory,omitempty"`                           // bytes that nodes may be given
+	MemoryUsed    int64                  `protobuf:"varint,8,opt,name=memory_used,json=memoryUsed,proto3" json:"memory_used,omitempty"` // that nodes are given
+	Cpu           float64                `protobuf:"fixed64,9,opt,name=cpu,proto3" json:"cpu,omitempty"`                                // cores
+	CpuUsed       float64                `protobuf:"fixed64,10,opt,name=cpu_used,json=cpuUsed,proto3" json:"cpu_used,omitempty"`
+	Nodes         int32                  `protobuf:"varint,11,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	Uplinks       []*UplinkStatus        `protobuf:"bytes,12,rep,name=uplinks,proto3" json:"uplinks,omitempty"`
+	Message       string                 `protobuf:"bytes,13,opt,name=message,proto3" json:"message,omitempty"` // what is wrong with it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HostStatus) Reset() {
+	*x = HostStatus{}
+	mi := &file_trellis_v1_vnet_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HostStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HostStatus) ProtoMessage() {}
+
+func (x *HostStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_trellis_v1_vnet_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HostStatus.ProtoReflect.Descriptor instead.
+func (*HostStatus) Descriptor() ([]byte, []int) {
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *HostStatus) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *HostStatus) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *HostStatus) GetSeenUnix() int64 {
+	if x != nil {
+		return x.SeenUnix
+	}
+	return 0
+}
+
+func (x *HostStatus) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *HostStatus) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *HostStatus) GetMtu() int32 {
+	if x != nil {
+		return x.Mtu
+	}
+	return 0
+}
+
+func (x *HostStatus) GetMemory() int64 {
+	if x != nil {
+		return x.Memory
+	}
+	return 0
+}
+
+func (x *HostStatus) GetMemoryUsed() int64 {
+	if x != nil {
+		return x.MemoryUsed
+	}
+	return 0
+}
+
+func (x *HostStatus) GetCpu() float64 {
+	if x != nil {
+		return x.Cpu
+	}
+	return 0
+}
+
+func (x *HostStatus) GetCpuUsed() float64 {
+	if x != nil {
+		return x.CpuUsed
+	}
+	return 0
+}
+
+func (x *HostStatus) GetNodes() int32 {
+	if x != nil {
+		return x.Nodes
+	}
+	return 0
+}
+
+func (x *HostStatus) GetUplinks() []*UplinkStatus {
+	if x != nil {
+		return x.Uplinks
+	}
+	return nil
+}
+
+func (x *HostStatus) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+type UplinkStatus struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Interface     string                 `protobuf:"bytes,1,opt,name=interface,proto3" json:"interface,omitempty"`
+	Xdp           string                 `protobuf:"bytes,2,opt,name=xdp,proto3" json:"xdp,omitempty"`                                                                                // native | generic; empty: not attached
+	Drops         map[string]uint64      `protobuf:"bytes,3,rep,name=drops,proto3" json:"drops,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // packets that no port can be charged with, by reason
+	Message       string                 `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`                                                                        // what is wrong with it
+	Mtu           int32                  `protobuf:"varint,5,opt,name=mtu,proto3" json:"mtu,omitempty"`                                                                               // bytes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UplinkStatus) Reset() {
+	*x = UplinkStatus{}
+	mi := &file_trellis_v1_vnet_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UplinkStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UplinkStatus) ProtoMessage() {}
+
+func (x *UplinkStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_trellis_v1_vnet_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UplinkStatus.ProtoReflect.Descriptor instead.
+func (*UplinkStatus) Descriptor() ([]byte, []int) {
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *UplinkStatus) GetInterface() string {
+	if x != nil {
+		return x.Interface
+	}
+	return ""
+}
+
+func (x *UplinkStatus) GetXdp() string {
+	if x != nil {
+		return x.Xdp
+	}
+	return ""
+}
+
+func (x *UplinkStatus) GetDrops() map[string]uint64 {
+	if x != nil {
+		return x.Drops
+	}
+	return nil
+}
+
+func (x *UplinkStatus) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *UplinkStatus) GetMtu() int32 {
+	if x != nil {
+		return x.Mtu
+	}
+	return 0
+}
+
+type ForgetHostRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetHostRequest) Reset() {
+	*x = ForgetHostRequest{}
+	mi := &file_trellis_v1_vnet_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetHostRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetHostRequest) ProtoMessage() {}
+
+func (x *ForgetHostRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trellis_v1_vnet_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetHostRequest.ProtoReflect.Descriptor instead.
+func (*ForgetHostRequest) Descriptor() ([]byte, []int) {
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *ForgetHostRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type ForgetHostResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetHostResponse) Reset() {
+	*x = ForgetHostResponse{}
+	mi := &file_trellis_v1_vnet_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetHostResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetHostResponse) ProtoMessage() {}
+
+func (x *ForgetHostResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trellis_v1_vnet_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetHostResponse.ProtoReflect.Descriptor instead.
+func (*ForgetHostResponse) Descriptor() ([]byte, []int) {
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{48}
+}
+
 var File_trellis_v1_vnet_proto protoreflect.FileDescriptor
 
 const file_trellis_v1_vnet_proto_rawDesc = "" +
@@ -3061,7 +3757,7 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\n" +
 	"Addressing\x12\x12\n" +
 	"\x04ipv4\x18\x01 \x01(\tR\x04ipv4\x12\x12\n" +
-	"\x04ipv6\x18\x02 \x01(\tR\x04ipv6\"\xe8\x04\n" +
+	"\x04ipv6\x18\x02 \x01(\tR\x04ipv6\"\x84\x05\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x10\n" +
@@ -3080,7 +3776,8 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\x02on\x18\x0e \x01(\tR\x02on\x12\x1c\n" +
 	"\tloopbacks\x18\x0f \x03(\tR\tloopbacks\x12\x1b\n" +
 	"\trouter_id\x18\x10 \x01(\tR\brouterId\x120\n" +
-	"\bposition\x18\x11 \x01(\v2\x14.trellis.v1.PositionR\bposition\x1a6\n" +
+	"\bposition\x18\x11 \x01(\v2\x14.trellis.v1.PositionR\bposition\x12\x1a\n" +
+	"\bfastpath\x18\x12 \x01(\tR\bfastpath\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +
@@ -3098,7 +3795,7 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x123\n" +
 	"\tendpoints\x18\x03 \x03(\v2\x15.trellis.v1.InterfaceR\tendpoints\x12\x12\n" +
-	"\x04down\x18\x04 \x01(\bR\x04down\"\xdb\x01\n" +
+	"\x04down\x18\x04 \x01(\bR\x04down\"\xf6\x01\n" +
 	"\tInterface\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -3108,7 +3805,9 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\x02tx\x18\x06 \x01(\v2\x11.trellis.v1.ShapeR\x02tx\x12!\n" +
 	"\x02rx\x18\a \x01(\v2\x11.trellis.v1.ShapeR\x02rx\x12\x12\n" +
 	"\x04cost\x18\b \x01(\x05R\x04cost\x12\x12\n" +
-	"\x04auto\x18\t \x01(\bR\x04auto\"g\n" +
+	"\x04auto\x18\t \x01(\bR\x04auto\x12\x19\n" +
+	"\bauto_mtu\x18\n" +
+	" \x01(\bR\aautoMtu\"g\n" +
 	"\x05Shape\x12\x12\n" +
 	"\x04rate\x18\x01 \x01(\x04R\x04rate\x12\x19\n" +
 	"\bdelay_ns\x18\x02 \x01(\x03R\adelayNs\x12\x1b\n" +
@@ -3153,7 +3852,7 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\aseconds\x18\x02 \x01(\x01R\aseconds\"\r\n" +
 	"\vListRequest\"9\n" +
 	"\fListResponse\x12)\n" +
-	"\x05vnets\x18\x01 \x03(\v2\x13.trellis.v1.SummaryR\x05vnets\"\xd1\x01\n" +
+	"\x05vnets\x18\x01 \x03(\v2\x13.trellis.v1.SummaryR\x05vnets\"\xe7\x01\n" +
 	"\aSummary\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x14\n" +
@@ -3162,16 +3861,18 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\x05links\x18\x05 \x01(\x05R\x05links\x12\x18\n" +
 	"\arouting\x18\x06 \x01(\tR\arouting\x12!\n" +
 	"\fcreated_unix\x18\a \x01(\x03R\vcreatedUnix\x12\x18\n" +
-	"\amessage\x18\b \x01(\tR\amessage\"4\n" +
+	"\amessage\x18\b \x01(\tR\amessage\x12\x14\n" +
+	"\x05hosts\x18\t \x03(\tR\x05hosts\"4\n" +
 	"\n" +
 	"GetRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
-	"\x04node\x18\x02 \x01(\tR\x04node\"\xbe\x01\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\"\xda\x01\n" +
 	"\vGetResponse\x12-\n" +
 	"\asummary\x18\x01 \x01(\v2\x13.trellis.v1.SummaryR\asummary\x12$\n" +
 	"\x04vnet\x18\x02 \x01(\v2\x10.trellis.v1.VNetR\x04vnet\x12,\n" +
 	"\x05nodes\x18\x03 \x03(\v2\x16.trellis.v1.NodeStatusR\x05nodes\x12,\n" +
-	"\x05links\x18\x04 \x03(\v2\x16.trellis.v1.LinkStatusR\x05links\"\x82\x02\n" +
+	"\x05links\x18\x04 \x03(\v2\x16.trellis.v1.LinkStatusR\x05links\x12\x1a\n" +
+	"\bmessages\x18\x05 \x03(\tR\bmessages\"\x9e\x02\n" +
 	"\n" +
 	"NodeStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
@@ -3183,18 +3884,36 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\vcpu_seconds\x18\a \x01(\x01R\n" +
 	"cpuSeconds\x125\n" +
 	"\bservices\x18\b \x03(\v2\x19.trellis.v1.ServiceStatusR\bservices\x12\x18\n" +
-	"\amessage\x18\t \x01(\tR\amessage\"g\n" +
+	"\amessage\x18\t \x01(\tR\amessage\x12\x1a\n" +
+	"\bfastpath\x18\n" +
+	" \x01(\tR\bfastpath\"g\n" +
 	"\rServiceStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x10\n" +
 	"\x03pid\x18\x03 \x01(\x05R\x03pid\x12\x1a\n" +
-	"\brestarts\x18\x04 \x01(\x05R\brestarts\"x\n" +
+	"\brestarts\x18\x04 \x01(\x05R\brestarts\"\xc0\x01\n" +
 	"\n" +
 	"LinkStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x14\n" +
 	"\x05state\x18\x03 \x01(\tR\x05state\x12,\n" +
-	"\x05ports\x18\x04 \x03(\v2\x16.trellis.v1.PortStatusR\x05ports\"\xe0\x01\n" +
+	"\x05ports\x18\x04 \x03(\v2\x16.trellis.v1.PortStatusR\x05ports\x12\x18\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\x12,\n" +
+	"\atunnels\x18\x06 \x03(\v2\x12.trellis.v1.TunnelR\atunnels\"\xcb\x02\n" +
+	"\x06Tunnel\x12\x12\n" +
+	"\x04host\x18\x01 \x01(\tR\x04host\x12\x12\n" +
+	"\x04peer\x18\x02 \x01(\tR\x04peer\x12\x1d\n" +
+	"\n" +
+	"rx_packets\x18\x03 \x01(\x04R\trxPackets\x12\x19\n" +
+	"\brx_bytes\x18\x04 \x01(\x04R\arxBytes\x12\x1d\n" +
+	"\n" +
+	"tx_packets\x18\x05 \x01(\x04R\ttxPackets\x12\x19\n" +
+	"\btx_bytes\x18\x06 \x01(\x04R\atxBytes\x12\x14\n" +
+	"\x05drops\x18\a \x01(\x04R\x05drops\x12M\n" +
+	"\x0fdrops_by_reason\x18\b \x03(\v2%.trellis.v1.Tunnel.DropsByReasonEntryR\rdropsByReason\x1a@\n" +
+	"\x12DropsByReasonEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\xc9\x04\n" +
 	"\n" +
 	"PortStatus\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1c\n" +
@@ -3206,7 +3925,25 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\n" +
 	"tx_packets\x18\x06 \x01(\x04R\ttxPackets\x12\x19\n" +
 	"\btx_bytes\x18\a \x01(\x04R\atxBytes\x12\x14\n" +
-	"\x05drops\x18\b \x01(\x04R\x05drops\"\xfb\x01\n" +
+	"\x05drops\x18\b \x01(\x04R\x05drops\x12&\n" +
+	"\x0frx_fast_packets\x18\t \x01(\x04R\rrxFastPackets\x12\"\n" +
+	"\rrx_fast_bytes\x18\n" +
+	" \x01(\x04R\vrxFastBytes\x12&\n" +
+	"\x0ftx_fast_packets\x18\v \x01(\x04R\rtxFastPackets\x12\"\n" +
+	"\rtx_fast_bytes\x18\f \x01(\x04R\vtxFastBytes\x12Q\n" +
+	"\x0fdrops_by_reason\x18\r \x03(\v2).trellis.v1.PortStatus.DropsByReasonEntryR\rdropsByReason\x12\x12\n" +
+	"\x04host\x18\x0e \x01(\tR\x04host\x12&\n" +
+	"\x05paths\x18\x0f \x03(\v2\x10.trellis.v1.PathR\x05paths\x1a@\n" +
+	"\x12DropsByReasonEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\x86\x01\n" +
+	"\x04Path\x12\x12\n" +
+	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x16\n" +
+	"\x06remote\x18\x02 \x01(\tR\x06remote\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\rR\x03key\x12\x10\n" +
+	"\x03mtu\x18\x04 \x01(\x05R\x03mtu\x12\x14\n" +
+	"\x05state\x18\x05 \x01(\tR\x05state\x12\x18\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage\"\xfb\x01\n" +
 	"\x0eSetLinkRequest\x12\x12\n" +
 	"\x04vnet\x18\x01 \x01(\tR\x04vnet\x12\x12\n" +
 	"\x04link\x18\x02 \x01(\tR\x04link\x12\x17\n" +
@@ -3241,11 +3978,12 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\n" +
 	"WindowSize\x12\x12\n" +
 	"\x04rows\x18\x01 \x01(\rR\x04rows\x12\x18\n" +
-	"\acolumns\x18\x02 \x01(\rR\acolumns\"l\n" +
+	"\acolumns\x18\x02 \x01(\rR\acolumns\"\x88\x01\n" +
 	"\fExecResponse\x12\x18\n" +
 	"\x06stdout\x18\x01 \x01(\fH\x00R\x06stdout\x12\x18\n" +
 	"\x06stderr\x18\x02 \x01(\fH\x00R\x06stderr\x12\x1d\n" +
-	"\texit_code\x18\x03 \x01(\x05H\x00R\bexitCodeB\t\n" +
+	"\texit_code\x18\x03 \x01(\x05H\x00R\bexitCode\x12\x1a\n" +
+	"\astarted\x18\x04 \x01(\bH\x00R\astartedB\t\n" +
 	"\amessage\"\x86\x01\n" +
 	"\x0eCaptureRequest\x12\x12\n" +
 	"\x04vnet\x18\x01 \x01(\tR\x04vnet\x12\x12\n" +
@@ -3286,7 +4024,40 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\x03pid\x18\x02 \x01(\x05R\x03pid\x12\x1b\n" +
 	"\tstate_dir\x18\x03 \x01(\tR\bstateDir\x12\x17\n" +
 	"\arun_dir\x18\x04 \x01(\tR\x06runDir\x12\x12\n" +
-	"\x04host\x18\x05 \x01(\tR\x04host2\xc4\x04\n" +
+	"\x04host\x18\x05 \x01(\tR\x04host\"\x0e\n" +
+	"\fHostsRequest\"=\n" +
+	"\rHostsResponse\x12,\n" +
+	"\x05hosts\x18\x01 \x03(\v2\x16.trellis.v1.HostStatusR\x05hosts\"\xe7\x02\n" +
+	"\n" +
+	"HostStatus\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1b\n" +
+	"\tseen_unix\x18\x03 \x01(\x03R\bseenUnix\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\tR\aversion\x12\x1c\n" +
+	"\taddresses\x18\x05 \x03(\tR\taddresses\x12\x10\n" +
+	"\x03mtu\x18\x06 \x01(\x05R\x03mtu\x12\x16\n" +
+	"\x06memory\x18\a \x01(\x03R\x06memory\x12\x1f\n" +
+	"\vmemory_used\x18\b \x01(\x03R\n" +
+	"memoryUsed\x12\x10\n" +
+	"\x03cpu\x18\t \x01(\x01R\x03cpu\x12\x19\n" +
+	"\bcpu_used\x18\n" +
+	" \x01(\x01R\acpuUsed\x12\x14\n" +
+	"\x05nodes\x18\v \x01(\x05R\x05nodes\x122\n" +
+	"\auplinks\x18\f \x03(\v2\x18.trellis.v1.UplinkStatusR\auplinks\x12\x18\n" +
+	"\amessage\x18\r \x01(\tR\amessage\"\xdf\x01\n" +
+	"\fUplinkStatus\x12\x1c\n" +
+	"\tinterface\x18\x01 \x01(\tR\tinterface\x12\x10\n" +
+	"\x03xdp\x18\x02 \x01(\tR\x03xdp\x129\n" +
+	"\x05drops\x18\x03 \x03(\v2#.trellis.v1.UplinkStatus.DropsEntryR\x05drops\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\x12\x10\n" +
+	"\x03mtu\x18\x05 \x01(\x05R\x03mtu\x1a8\n" +
+	"\n" +
+	"DropsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"'\n" +
+	"\x11ForgetHostRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\x14\n" +
+	"\x12ForgetHostResponse2\xcf\x05\n" +
 	"\vVNetService\x12>\n" +
 	"\x05Apply\x12\x18.trellis.v1.ApplyRequest\x1a\x19.trellis.v1.ApplyResponse0\x01\x12A\n" +
 	"\x06Delete\x12\x19.trellis.v1.DeleteRequest\x1a\x1a.trellis.v1.DeleteResponse0\x01\x129\n" +
@@ -3295,7 +4066,10 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\aSetLink\x12\x1a.trellis.v1.SetLinkRequest\x1a\x1b.trellis.v1.SetLinkResponse\x12=\n" +
 	"\x04Exec\x12\x17.trellis.v1.ExecRequest\x1a\x18.trellis.v1.ExecResponse(\x010\x01\x12D\n" +
 	"\aCapture\x12\x1a.trellis.v1.CaptureRequest\x1a\x1b.trellis.v1.CaptureResponse0\x01\x12;\n" +
-	"\x04Ping\x12\x17.trellis.v1.PingRequest\x1a\x18.trellis.v1.PingResponse0\x01\x129\n" +
+	"\x04Ping\x12\x17.trellis.v1.PingRequest\x1a\x18.trellis.v1.PingResponse0\x01\x12<\n" +
+	"\x05Hosts\x12\x18.trellis.v1.HostsRequest\x1a\x19.trellis.v1.HostsResponse\x12K\n" +
+	"\n" +
+	"ForgetHost\x12\x1d.trellis.v1.ForgetHostRequest\x1a\x1e.trellis.v1.ForgetHostResponse\x129\n" +
 	"\x04Info\x12\x17.trellis.v1.InfoRequest\x1a\x18.trellis.v1.InfoResponseB\"Z trellis/api/trellis/v1;trellisv1b\x06proto3"
 
 var (
@@ -3310,60 +4084,71 @@ func file_trellis_v1_vnet_proto_rawDescGZIP() []byte {
 	return file_trellis_v1_vnet_proto_rawDescData
 }
 
-var file_trellis_v1_vnet_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_trellis_v1_vnet_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
 var file_trellis_v1_vnet_proto_goTypes = []any{
-	(*VNet)(nil),            // 0: trellis.v1.VNet
-	(*Routing)(nil),         // 1: trellis.v1.Routing
-	(*Addressing)(nil),      // 2: trellis.v1.Addressing
-	(*Node)(nil),            // 3: trellis.v1.Node
-	(*File)(nil),            // 4: trellis.v1.File
-	(*Position)(nil),        // 5: trellis.v1.Position
-	(*Link)(nil),            // 6: trellis.v1.Link
-	(*Interface)(nil),       // 7: trellis.v1.Interface
-	(*Shape)(nil),           // 8: trellis.v1.Shape
-	(*ApplyRequest)(nil),    // 9: trellis.v1.ApplyRequest
-	(*ApplyResponse)(nil),   // 10: trellis.v1.ApplyResponse
-	(*Progress)(nil),        // 11: trellis.v1.Progress
-	(*Steps)(nil),           // 12: trellis.v1.Steps
-	(*Step)(nil),            // 13: trellis.v1.Step
-	(*ApplyResult)(nil),     // 14: trellis.v1.ApplyResult
-	(*DeleteRequest)(nil),   // 15: trellis.v1.DeleteRequest
-	(*DeleteResponse)(nil),  // 16: trellis.v1.DeleteResponse
-	(*DeleteResult)(nil),    // 17: trellis.v1.DeleteResult
-	(*ListRequest)(nil),     // 18: trellis.v1.ListRequest
-	(*ListResponse)(nil),    // 19: trellis.v1.ListResponse
-	(*Summary)(nil),         // 20: trellis.v1.Summary
-	(*GetRequest)(nil),      // 21: trellis.v1.GetRequest
-	(*GetResponse)(nil),     // 22: trellis.v1.GetResponse
-	(*NodeStatus)(nil),      // 23: trellis.v1.NodeStatus
-	(*ServiceStatus)(nil),   // 24: trellis.v1.ServiceStatus
-	(*LinkStatus)(nil),      // 25: trellis.v1.LinkStatus
-	(*PortStatus)(nil),      // 26: trellis.v1.PortStatus
-	(*SetLinkRequest)(nil),  // 27: trellis.v1.SetLinkRequest
-	(*SetLinkResponse)(nil), // 28: trellis.v1.SetLinkResponse
-	(*ExecRequest)(nil),     // 29: trellis.v1.ExecRequest
-	(*ExecStart)(nil),       // 30: trellis.v1.ExecStart
-	(*WindowSize)(nil),      // 31: trellis.v1.WindowSize
-	(*ExecResponse)(nil),    // 32: trellis.v1.ExecResponse
-	(*CaptureRequest)(nil),  // 33: trellis.v1.CaptureRequest
-	(*CaptureResponse)(nil), // 34: trellis.v1.CaptureResponse
-	(*PingRequest)(nil),     // 35: trellis.v1.PingRequest
-	(*PingResponse)(nil),    // 36: trellis.v1.PingResponse
-	(*PingResult)(nil),      // 37: trellis.v1.PingResult
-	(*PingFailure)(nil),     // 38: trellis.v1.PingFailure
-	(*InfoRequest)(nil),     // 39: trellis.v1.InfoRequest
-	(*InfoResponse)(nil),    // 40: trellis.v1.InfoResponse
-	nil,                     // 41: trellis.v1.Node.EnvEntry
-	nil,                     // 42: trellis.v1.Node.SysctlsEntry
+	(*VNet)(nil),               // 0: trellis.v1.VNet
+	(*Routing)(nil),            // 1: trellis.v1.Routing
+	(*Addressing)(nil),         // 2: trellis.v1.Addressing
+	(*Node)(nil),               // 3: trellis.v1.Node
+	(*File)(nil),               // 4: trellis.v1.File
+	(*Position)(nil),           // 5: trellis.v1.Position
+	(*Link)(nil),               // 6: trellis.v1.Link
+	(*Interface)(nil),          // 7: trellis.v1.Interface
+	(*Shape)(nil),              // 8: trellis.v1.Shape
+	(*ApplyRequest)(nil),       // 9: trellis.v1.ApplyRequest
+	(*ApplyResponse)(nil),      // 10: trellis.v1.ApplyResponse
+	(*Progress)(nil),           // 11: trellis.v1.Progress
+	(*Steps)(nil),              // 12: trellis.v1.Steps
+	(*Step)(nil),               // 13: trellis.v1.Step
+	(*ApplyResult)(nil),        // 14: trellis.v1.ApplyResult
+	(*DeleteRequest)(nil),      // 15: trellis.v1.DeleteRequest
+	(*DeleteResponse)(nil),     // 16: trellis.v1.DeleteResponse
+	(*DeleteResult)(nil),       // 17: trellis.v1.DeleteResult
+	(*ListRequest)(nil),        // 18: trellis.v1.ListRequest
+	(*ListResponse)(nil),       // 19: trellis.v1.ListResponse
+	(*Summary)(nil),            // 20: trellis.v1.Summary
+	(*GetRequest)(nil),         // 21: trellis.v1.GetRequest
+	(*GetResponse)(nil),        // 22: trellis.v1.GetResponse
+	(*NodeStatus)(nil),         // 23: trellis.v1.NodeStatus
+	(*ServiceStatus)(nil),      // 24: trellis.v1.ServiceStatus
+	(*LinkStatus)(nil),         // 25: trellis.v1.LinkStatus
+	(*Tunnel)(nil),             // 26: trellis.v1.Tunnel
+	(*PortStatus)(nil),         // 27: trellis.v1.PortStatus
+	(*Path)(nil),               // 28: trellis.v1.Path
+	(*SetLinkRequest)(nil),     // 29: trellis.v1.SetLinkRequest
+	(*SetLinkResponse)(nil),    // 30: trellis.v1.SetLinkResponse
+	(*ExecRequest)(nil),        // 31: trellis.v1.ExecRequest
+	(*ExecStart)(nil),          // 32: trellis.v1.ExecStart
+	(*WindowSize)(nil),         // 33: trellis.v1.WindowSize
+	(*ExecResponse)(nil),       // 34: trellis.v1.ExecResponse
+	(*CaptureRequest)(nil),     // 35: trellis.v1.CaptureRequest
+	(*CaptureResponse)(nil),    // 36: trellis.v1.CaptureResponse
+	(*PingRequest)(nil),        // 37: trellis.v1.PingRequest
+	(*PingResponse)(nil),       // 38: trellis.v1.PingResponse
+	(*PingResult)(nil),         // 39: trellis.v1.PingResult
+	(*PingFailure)(nil),        // 40: trellis.v1.PingFailure
+	(*InfoRequest)(nil),        // 41: trellis.v1.InfoRequest
+	(*InfoResponse)(nil),       // 42: trellis.v1.InfoResponse
+	(*HostsRequest)(nil),       // 43: trellis.v1.HostsRequest
+	(*HostsResponse)(nil),      // 44: trellis.v1.HostsResponse
+	(*HostStatus)(nil),         // 45: trellis.v1.HostStatus
+	(*UplinkStatus)(nil),       // 46: trellis.v1.UplinkStatus
+	(*ForgetHostRequest)(nil),  // 47: trellis.v1.ForgetHostRequest
+	(*ForgetHostResponse)(nil), // 48: trellis.v1.ForgetHostResponse
+	nil,                        // 49: trellis.v1.Node.EnvEntry
+	nil,                        // 50: trellis.v1.Node.SysctlsEntry
+	nil,                        // 51: trellis.v1.Tunnel.DropsByReasonEntry
+	nil,                        // 52: trellis.v1.PortStatus.DropsByReasonEntry
+	nil,                        // 53: trellis.v1.UplinkStatus.DropsEntry
 }
 var file_trellis_v1_vnet_proto_depIdxs = []int32{
 	1,  // 0: trellis.v1.VNet.routing:type_name -> trellis.v1.Routing
 	2,  // 1: trellis.v1.VNet.addressing:type_name -> trellis.v1.Addressing
 	3,  // 2: trellis.v1.VNet.nodes:type_name -> trellis.v1.Node
 	6,  // 3: trellis.v1.VNet.links:type_name -> trellis.v1.Link
-	41, // 4: trellis.v1.Node.env:type_name -> trellis.v1.Node.EnvEntry
+	49, // 4: trellis.v1.Node.env:type_name -> trellis.v1.Node.EnvEntry
 	4,  // 5: trellis.v1.Node.files:type_name -> trellis.v1.File
-	42, // 6: trellis.v1.Node.sysctls:type_name -> trellis.v1.Node.SysctlsEntry
+	50, // 6: trellis.v1.Node.sysctls:type_name -> trellis.v1.Node.SysctlsEntry
 	1,  // 7: trellis.v1.Node.routing:type_name -> trellis.v1.Routing
 	5,  // 8: trellis.v1.Node.position:type_name -> trellis.v1.Position
 	7,  // 9: trellis.v1.Link.endpoints:type_name -> trellis.v1.Interface
@@ -3382,37 +4167,48 @@ var file_trellis_v1_vnet_proto_depIdxs = []int32{
 	23, // 22: trellis.v1.GetResponse.nodes:type_name -> trellis.v1.NodeStatus
 	25, // 23: trellis.v1.GetResponse.links:type_name -> trellis.v1.LinkStatus
 	24, // 24: trellis.v1.NodeStatus.services:type_name -> trellis.v1.ServiceStatus
-	26, // 25: trellis.v1.LinkStatus.ports:type_name -> trellis.v1.PortStatus
-	6,  // 26: trellis.v1.SetLinkResponse.link:type_name -> trellis.v1.Link
-	30, // 27: trellis.v1.ExecRequest.start:type_name -> trellis.v1.ExecStart
-	31, // 28: trellis.v1.ExecRequest.resize:type_name -> trellis.v1.WindowSize
-	31, // 29: trellis.v1.ExecStart.size:type_name -> trellis.v1.WindowSize
-	11, // 30: trellis.v1.PingResponse.progress:type_name -> trellis.v1.Progress
-	37, // 31: trellis.v1.PingResponse.result:type_name -> trellis.v1.PingResult
-	38, // 32: trellis.v1.PingResult.failed:type_name -> trellis.v1.PingFailure
-	9,  // 33: trellis.v1.VNetService.Apply:input_type -> trellis.v1.ApplyRequest
-	15, // 34: trellis.v1.VNetService.Delete:input_type -> trellis.v1.DeleteRequest
-	18, // 35: trellis.v1.VNetService.List:input_type -> trellis.v1.ListRequest
-	21, // 36: trellis.v1.VNetService.Get:input_type -> trellis.v1.GetRequest
-	27, // 37: trellis.v1.VNetService.SetLink:input_type -> trellis.v1.SetLinkRequest
-	29, // 38: trellis.v1.VNetService.Exec:input_type -> trellis.v1.ExecRequest
-	33, // 39: trellis.v1.VNetService.Capture:input_type -> trellis.v1.CaptureRequest
-	35, // 40: trellis.v1.VNetService.Ping:input_type -> trellis.v1.PingRequest
-	39, // 41: trellis.v1.VNetService.Info:input_type -> trellis.v1.InfoRequest
-	10, // 42: trellis.v1.VNetService.Apply:output_type -> trellis.v1.ApplyResponse
-	16, // 43: trellis.v1.VNetService.Delete:output_type -> trellis.v1.DeleteResponse
-	19, // 44: trellis.v1.VNetService.List:output_type -> trellis.v1.ListResponse
-	22, // 45: trellis.v1.VNetService.Get:output_type -> trellis.v1.GetResponse
-	28, // 46: trellis.v1.VNetService.SetLink:output_type -> trellis.v1.SetLinkResponse
-	32, // 47: trellis.v1.VNetService.Exec:output_type -> trellis.v1.ExecResponse
-	34, // 48: trellis.v1.VNetService.Capture:output_type -> trellis.v1.CaptureResponse
-	36, // 49: trellis.v1.VNetService.Ping:output_type -> trellis.v1.PingResponse
-	40, // 50: trellis.v1.VNetService.Info:output_type -> trellis.v1.InfoResponse
-	42, // [42:51] is the sub-list for method output_type
-	33, // [33:42] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	27, // 25: trellis.v1.LinkStatus.ports:type_name -> trellis.v1.PortStatus
+	26, // 26: trellis.v1.LinkStatus.tunnels:type_name -> trellis.v1.Tunnel
+	51, // 27: trellis.v1.Tunnel.drops_by_reason:type_name -> trellis.v1.Tunnel.DropsByReasonEntry
+	52, // 28: trellis.v1.PortStatus.drops_by_reason:type_name -> trellis.v1.PortStatus.DropsByReasonEntry
+	28, // 29: trellis.v1.PortStatus.paths:type_name -> trellis.v1.Path
+	6,  // 30: trellis.v1.SetLinkResponse.link:type_name -> trellis.v1.Link
+	32, // 31: trellis.v1.ExecRequest.start:type_name -> trellis.v1.ExecStart
+	33, // 32: trellis.v1.ExecRequest.resize:type_name -> trellis.v1.WindowSize
+	33, // 33: trellis.v1.ExecStart.size:type_name -> trellis.v1.WindowSize
+	11, // 34: trellis.v1.PingResponse.progress:type_name -> trellis.v1.Progress
+	39, // 35: trellis.v1.PingResponse.result:type_name -> trellis.v1.PingResult
+	40, // 36: trellis.v1.PingResult.failed:type_name -> trellis.v1.PingFailure
+	45, // 37: trellis.v1.HostsResponse.hosts:type_name -> trellis.v1.HostStatus
+	46, // 38: trellis.v1.HostStatus.uplinks:type_name -> trellis.v1.UplinkStatus
+	53, // 39: trellis.v1.UplinkStatus.drops:type_name -> trellis.v1.UplinkStatus.DropsEntry
+	9,  // 40: trellis.v1.VNetService.Apply:input_type -> trellis.v1.ApplyRequest
+	15, // 41: trellis.v1.VNetService.Delete:input_type -> trellis.v1.DeleteRequest
+	18, // 42: trellis.v1.VNetService.List:input_type -> trellis.v1.ListRequest
+	21, // 43: trellis.v1.VNetService.Get:input_type -> trellis.v1.GetRequest
+	29, // 44: trellis.v1.VNetService.SetLink:input_type -> trellis.v1.SetLinkRequest
+	31, // 45: trellis.v1.VNetService.Exec:input_type -> trellis.v1.ExecRequest
+	35, // 46: trellis.v1.VNetService.Capture:input_type -> trellis.v1.CaptureRequest
+	37, // 47: trellis.v1.VNetService.Ping:input_type -> trellis.v1.PingRequest
+	43, // 48: trellis.v1.VNetService.Hosts:input_type -> trellis.v1.HostsRequest
+	47, // 49: trellis.v1.VNetService.ForgetHost:input_type -> trellis.v1.ForgetHostRequest
+	41, // 50: trellis.v1.VNetService.Info:input_type -> trellis.v1.InfoRequest
+	10, // 51: trellis.v1.VNetService.Apply:output_type -> trellis.v1.ApplyResponse
+	16, // 52: trellis.v1.VNetService.Delete:output_type -> trellis.v1.DeleteResponse
+	19, // 53: trellis.v1.VNetService.List:output_type -> trellis.v1.ListResponse
+	22, // 54: trellis.v1.VNetService.Get:output_type -> trellis.v1.GetResponse
+	30, // 55: trellis.v1.VNetService.SetLink:output_type -> trellis.v1.SetLinkResponse
+	34, // 56: trellis.v1.VNetService.Exec:output_type -> trellis.v1.ExecResponse
+	36, // 57: trellis.v1.VNetService.Capture:output_type -> trellis.v1.CaptureResponse
+	38, // 58: trellis.v1.VNetService.Ping:output_type -> trellis.v1.PingResponse
+	44, // 59: trellis.v1.VNetService.Hosts:output_type -> trellis.v1.HostsResponse
+	48, // 60: trellis.v1.VNetService.ForgetHost:output_type -> trellis.v1.ForgetHostResponse
+	42, // 61: trellis.v1.VNetService.Info:output_type -> trellis.v1.InfoResponse
+	51, // [51:62] is the sub-list for method output_type
+	40, // [40:51] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_trellis_v1_vnet_proto_init() }
@@ -3429,20 +4225,21 @@ func file_trellis_v1_vnet_proto_init() {
 		(*DeleteResponse_Progress)(nil),
 		(*DeleteResponse_Result)(nil),
 	}
-	file_trellis_v1_vnet_proto_msgTypes[27].OneofWrappers = []any{}
-	file_trellis_v1_vnet_proto_msgTypes[29].OneofWrappers = []any{
+	file_trellis_v1_vnet_proto_msgTypes[29].OneofWrappers = []any{}
+	file_trellis_v1_vnet_proto_msgTypes[31].OneofWrappers = []any{
 		(*ExecRequest_Start)(nil),
 		(*ExecRequest_Stdin)(nil),
 		(*ExecRequest_Resize)(nil),
 		(*ExecRequest_StdinClosed)(nil),
 		(*ExecRequest_Signal)(nil),
 	}
-	file_trellis_v1_vnet_proto_msgTypes[32].OneofWrappers = []any{
+	file_trellis_v1_vnet_proto_msgTypes[34].OneofWrappers = []any{
 		(*ExecResponse_Stdout)(nil),
 		(*ExecResponse_Stderr)(nil),
 		(*ExecResponse_ExitCode)(nil),
+		(*ExecResponse_Started)(nil),
 	}
-	file_trellis_v1_vnet_proto_msgTypes[36].OneofWrappers = []any{
+	file_trellis_v1_vnet_proto_msgTypes[38].OneofWrappers = []any{
 		(*PingResponse_Progress)(nil),
 		(*PingResponse_Result)(nil),
 	}
@@ -3452,7 +4249,7 @@ func file_trellis_v1_vnet_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trellis_v1_vnet_proto_rawDesc), len(file_trellis_v1_vnet_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   43,
+			NumMessages:   54,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

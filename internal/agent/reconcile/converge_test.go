@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"trellis/internal/plan"
+	"trellis/internal/vnet"
 )
 
 // TestStepsSuffice carries out the steps between random plans in a model of the
@@ -31,6 +32,7 @@ func TestStepsSuffice(t *testing.T) {
 				carryOut(t, &have, want, s)
 			}
 			crash(rng, &have)
+			have.Ways, have.NoFastPath = randomWays(t, rng), pick(rng, "", "", "the kernel is old")
 		}
 		want := parsePlan(t, randomPlan(rng))
 		if rng.IntN(8) == 0 {
@@ -42,7 +44,7 @@ func TestStepsSuffice(t *testing.T) {
 		if left := Diff(want, have, nil); len(left) > 0 {
 			t.Fatalf("seed %d: after all steps %d are left, first %q", seed, len(left), left[0])
 		}
-		if got, wanted := describe(have), describe(settled(want, nil)); got != wanted {
+		if got, wanted := describe(have, want), describe(settled(want, nil, have), want); got != wanted {
 			t.Fatalf("seed %d: the kernel holds\n%s\ninstead of\n%s", seed, got, wanted)
 		}
 	}
@@ -55,6 +57,10 @@ func crash(rng *rand.Rand, k *Kernel) {
 	for name, n := range k.Nodes {
 		if !n.Running {
 			continue
+		}
+		if rng.IntN(6) == 0 {
+			n.NoFastPath = pick(rng, "", "a route with an MTU")
+			k.Nodes[name] = n
 		}
 		if n.Limits.Pids == held || rng.IntN(6) == 0 {
 			k.Nodes[name] = Node{}
@@ -70,9 +76,11 @@ func crash(rng *rand.Rand, k *Kernel) {
 		case 0:
 			v.Up = !v.Up
 		case 1:
-			v.Attached, v.Peer = false, ""
+			v.Attached, v.Peer, v.Path = false, "", Path{}
+		case 3:
+			v.Receives, v.Fast, v.Isolated = false, false, false
 		case 2:
-			if v.Bridge { // nobody shapes those
+			if v.Bridge || strings.HasPrefix(d, "tunnel-") { // nobody shapes those
 				continue
 			}
 			v.Egress.Rate++
@@ -99,6 +107,12 @@ func carryOut(t *testing.T, k *Kernel, p *plan.Plan, s Step) {
 			if p.Nodes[i].Ports[j].Device == s.Device {
 				port = &p.Nodes[i].Ports[j]
 			}
+		}
+	}
+	var tunnel *plan.Tunnel
+	for i := range p.Tunnels {
+		if p.Tunnels[i].Device == s.Device {
+			tunnel = &p.Tunnels[i]
 		}
 	}
 	n := k.Nodes[s.Node]
@@ -135,6 +149,39 @@ func carryOut(t *testing.T, k *Kernel, p *plan.Plan, s Step) {
 		d = Device{MTU: port.MTU}
 		n.Interfaces = maps.Clone(n.Interfaces)
 		n.Interfaces[port.Name] = Interface{MAC: port.MAC, MTU: port.MTU}
+	case AddTunnel:
+		if there {
+			t.Fatalf("%s, but it is there", s)
+		}
+		d = Device{MTU: tunnel.MTU}
+	case Receive:
+		if !there {
+			t.Fatalf("%s, but there is no device", s)
+		}
+		if !d.Attached {
+			d.Peer, d.Path = "", Path{}
+		}
+		d.Attached, d.Receives = true, true
+	case FastPath:
+		if !d.Receives {
+			t.Fatalf("%s, but its far end has no program", s)
+		}
+		d.Fast = s.On
+	case Connect:
+		if !there || !d.Receives {
+			t.Fatalf("%s, but there is no device that receives", s)
+		}
+		for name, other := range k.Devices { // a key is one device's
+			if name != s.Device && other.Path.Key == tunnel.Key && other.Path != (Path{}) {
+				other.Path = Path{}
+				k.Devices[name] = other
+			}
+		}
+		d.Path = PathOf(tunnel, *k, d.Path)
+		d.Attached, d.Peer, d.Shaped = true, "", false
+		if tunnel.LAN == "" {
+			d.Master, d.Ingress = "", port.Ingress
+		}
 	case Join:
 		other, ok := k.Devices[s.Peer]
 		if !there || !ok {
@@ -149,16 +196,26 @@ func carryOut(t *testing.T, k *Kernel, p *plan.Plan, s Step) {
 		d.Attached, d.Peer, d.Shaped = true, s.Peer, shaped[s.Peer]
 		other.Attached, other.Peer, other.Shaped = true, s.Device, shaped[s.Device]
 		d.Master, other.Master = "", ""
+		d.Path, other.Path = Path{}, Path{}
+		d.Ingress, other.Ingress = vnet.Shape{}, vnet.Shape{}
 		k.Devices[s.Peer] = other
 	case Enslave:
 		if _, ok := k.Devices[s.Peer]; !ok || !there {
 			t.Fatalf("%s, but there is no bridge or port", s)
 		}
-		d.Attached, d.Master, d.Peer, d.Shaped, d.Ingress = true, s.Peer, "", false, port.Ingress
+		if tunnel != nil {
+			d.Master, d.Isolated = s.Peer, true
+			break
+		}
+		d.Attached, d.Master, d.Peer, d.Shaped, d.Ingress, d.Path = true, s.Peer, "", false, port.Ingress, Path{}
 	case Shape:
 		d.Egress, d.Ingress = port.Egress, port.Ingress
 	case Resize:
-		d.MTU = port.MTU
+		if d.MTU = 0; tunnel != nil {
+			d.MTU = tunnel.MTU
+		} else {
+			d.MTU = port.MTU
+		}
 	case Address:
 		n.Loopbacks, n.Interfaces = node.Loopbacks, map[string]Interface{}
 		for _, q := range node.Ports {
@@ -170,7 +227,7 @@ func carryOut(t *testing.T, k *Kernel, p *plan.Plan, s Step) {
 	case Route:
 		n.Marks.Routes = marks(node).Routes
 	case Carrier:
-		d.Up = !port.Down
+		d.Up = port == nil || !port.Down
 	case Limit:
 		n.Limits = node.Limits
 	case Reload:
@@ -203,6 +260,9 @@ func randomPlan(rng *rand.Rand) string {
 			b.WriteString(" exec=true")
 		}
 		if rng.IntN(4) == 0 {
+			b.WriteString(" slow")
+		}
+		if rng.IntN(4) == 0 {
 			b.WriteString(" route=192.0.2.0/24")
 		}
 		b.WriteString("\n")
@@ -227,15 +287,33 @@ func randomPlan(rng *rand.Rand) string {
 		if rng.IntN(2) == 0 {
 			line += " up=500"
 		}
+		line += pick(rng, "", "", " to=beta", " to=gamma,beta")
 		b.WriteString(line + "\n")
+	}
+	swap := rng.IntN(2) // the keys of two tunnels may change places
+	for i := range rng.IntN(3) {
+		fmt.Fprintf(&b, "tunnel %s %s key=%d%s\n", ref(), pick(rng, "beta", "gamma"), 10+(i+swap)%2, pick(rng, "", " up=700"))
 	}
 	return b.String()
 }
 
 func pick(rng *rand.Rand, of ...string) string { return of[rng.IntN(len(of))] }
 
-// describe writes a kernel down, without what a comparison must not see.
-func describe(k Kernel) string {
+// randomWays gives the ways to none, one or both of the other machines.
+func randomWays(t *testing.T, rng *rand.Rand) map[Ends]Way {
+	var words []string
+	for _, host := range []string{"beta", "gamma"} {
+		if rng.IntN(3) > 0 {
+			words = append(words, host+"="+pick(rng, "1500", "9000"))
+		}
+	}
+	return parseWays(t, words)
+}
+
+// describe writes a kernel down, without what a comparison must not see. A far
+// end that need not receive any more may, as long as nothing is forwarded there.
+func describe(k Kernel, want *plan.Plan) string {
+	receives := settled(want, nil, k).Devices
 	var lines []string
 	for name, n := range k.Nodes {
 		for i, v := range n.Interfaces {
@@ -247,6 +325,7 @@ func describe(k Kernel) string {
 		if d.Master != "" {
 			d.Peer, d.Shaped = "", false
 		}
+		d.Receives = d.Receives && receives[name].Receives
 		lines = append(lines, fmt.Sprint("device ", name, " ", d))
 	}
 	slices.Sort(lines)

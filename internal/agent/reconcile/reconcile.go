@@ -28,7 +28,29 @@ import (
 // Kernel is what a substrate node holds of one VNet.
 type Kernel struct {
 	Nodes   map[string]Node   // by name
-	Devices map[string]Device // ports and bridges in the root context, by device name
+	Devices map[string]Device // ports, bridges and tunnels in the root context, by device name
+	// Ways are those of the underlay that are known now.
+	Ways map[Ends]Way
+	// NoFastPath is why the machine cannot forward on nodes' behalf; "": it can.
+	NoFastPath string
+}
+
+// Ends are a tunnel's outer addresses.
+type Ends struct{ Local, Remote netip.Addr }
+
+// Way is how packets to the remote end leave, as the underlay has it.
+type Way struct {
+	Uplink          int      // interface index
+	Source, NextHop vnet.MAC // of the outer frame
+	MTU             int      // of the outer packet, bytes
+}
+
+// Path is the EGRE path that a device is connected with; the zero value: none.
+type Path struct {
+	Ends
+	Key uint32
+	MTU int // of the link, bytes of the IP packet
+	Way Way
 }
 
 // Node is a node's container as it is.
@@ -43,6 +65,9 @@ type Node struct {
 	// Interfaces and Loopbacks are the node's inside, as far as Trellis made it.
 	Interfaces map[string]Interface
 	Loopbacks  []netip.Prefix
+	// NoFastPath is what of the tenant's keeps the node's packets on its stack, as
+	// far as the fast path cannot see it itself; "": nothing.
+	NoFastPath string
 }
 
 // Marks are digests of the parts of a [plan.Node] that were applied last; what
@@ -64,19 +89,28 @@ type Interface struct {
 
 // Device is a network device of the VNet in the root context.
 type Device struct {
-	Owner   string // in words, for people: "denver:eth1", "lan exchange"
-	Bridge  bool
-	Up      bool
-	MTU     int
-	Master  string     // the bridge that the device is a port of
-	Egress  vnet.Shape // the qdisc
-	Ingress vnet.Shape // of a LAN's port
+	Owner  string // in words, for people: "denver:eth1", "lan exchange"
+	Bridge bool
+	Up     bool
+	MTU    int
+	Master string // the bridge that the device is a port of
+	// Isolated, of what stands on a bridge for another machine: it exchanges
+	// nothing with others of its kind.
+	Isolated bool
+	Egress   vnet.Shape // the qdisc
+	Ingress  vnet.Shape // what the node sends into a LAN or a tunnel, by way of a helper pair
 	// Attached reports whether the port's program is in place.
 	Attached bool
 	// Peer is the device that the port's frames go to; Shaped, that they go by
 	// way of its qdisc.
 	Peer   string
 	Shaped bool
+	// Path is where they go instead, on a link across machines.
+	Path Path
+	// Receives reports whether the far end of the pair takes frames from the
+	// underlay and from neighbours' fast path; Fast, that it forwards them on its
+	// node's behalf.
+	Receives, Fast bool
 }
 
 // Op is a kind of step.
@@ -90,8 +124,11 @@ const (
 	Start        Op = "start"         // start a node's container, held
 	AddBridge    Op = "add-bridge"    // make a LAN's bridge
 	AddPort      Op = "add-port"      // make a veth pair between a node and the root context
+	AddTunnel    Op = "add-tunnel"    // make the pair that stands on a LAN's bridge for another machine
+	Receive      Op = "receive"       // have a pair's far end take what comes from the underlay
 	Join         Op = "join"          // make or correct a shortbridge
 	Enslave      Op = "enslave"       // put a port on its LAN's bridge
+	Connect      Op = "connect"       // connect a port, or a LAN's tunnel, with its path
 	Shape        Op = "shape"         // set rate, delay and loss
 	Resize       Op = "resize"        // change a port's MTU
 	Carrier      Op = "carrier"       // give or take a port's carrier
@@ -99,13 +136,15 @@ const (
 	Route        Op = "route"         // write computed routes
 	Limit        Op = "limit"         // change a running container's limits
 	Reload       Op = "reload"        // change a running node's configuration
+	FastPath     Op = "fast-path"     // forward on a node's behalf, or leave it to the node's stack
 	Release      Op = "release"       // let a held node run
 	Exec         Op = "exec"          // run the user's commands in a node
 )
 
 var order = []Op{
-	Stop, RemovePort, RemoveBridge, Start, AddBridge, AddPort, Join, Enslave,
-	Shape, Resize, Carrier, Address, Route, Limit, Reload, Release, Exec,
+	Stop, RemovePort, RemoveBridge, Start, AddBridge, AddPort, AddTunnel, Receive,
+	Join, Enslave, Connect, Shape, Resize, Carrier, Address, Route, Limit, Reload,
+	FastPath, Release, Exec,
 }
 
 // Step is one thing to do. Which of Node and Device are set depends on Op.
@@ -116,6 +155,7 @@ type Step struct {
 	Peer   string // Join: the other port; Enslave: the bridge
 	Name   string // the object in the user's words: "denver", "denver:eth1", …
 	Detail string // why or what, for people
+	On     bool   // FastPath: forward
 }
 
 // String gives the step as the dry run and the transcripts show it.
@@ -137,6 +177,13 @@ func Diff(want *plan.Plan, have Kernel, wait map[string]bool) []Step {
 	d := differ{
 		have: have, wait: wait, marks: MarksOf(want), steps: map[Op][]Step{},
 		wanted: map[string]bool{}, fresh: map[string]bool{}, gone: map[string]bool{},
+		crosses: len(want.Tunnels) > 0, joined: map[string]bool{},
+	}
+	for _, j := range want.Joints {
+		d.joined[j.A], d.joined[j.B] = true, true
+	}
+	for _, t := range want.Tunnels {
+		d.joined[t.Device] = t.LAN == ""
 	}
 	d.nodes(want)
 	d.devices(want)
@@ -158,6 +205,9 @@ type differ struct {
 	wanted map[string]bool // nodes and devices of the plan
 	fresh  map[string]bool // nodes that are (re)started and ports that are made now
 	gone   map[string]bool // nodes that are not there and will not be
+	// crosses tells that the VNet goes on at other machines.
+	crosses bool
+	joined  map[string]bool // the ports of point-to-point links
 }
 
 func (d *differ) add(s Step) { d.steps[s.Op] = append(d.steps[s.Op], s) }
@@ -233,6 +283,14 @@ func (d *differ) devices(want *plan.Plan) {
 			}
 		}
 	}
+	for i := range want.Tunnels {
+		t := &want.Tunnels[i]
+		if t.LAN != "" {
+			d.lanTunnel(t)
+			label[t.Device] = "lan " + t.Link
+		}
+		d.connect(t, !ingress[t.Device].IsZero(), label[t.Device])
+	}
 	for _, name := range sortedKeys(d.have.Devices) {
 		if d.wanted["device "+name] {
 			continue
@@ -274,6 +332,12 @@ func (d *differ) port(n *plan.Node, p *plan.Port) {
 		have = Device{}
 	}
 	d.wanted["device "+p.Device] = true
+	if d.receives(p) && !have.Receives {
+		d.add(Step{Op: Receive, Node: n.Name, Device: p.Device, Name: name})
+	}
+	if fast := d.fast(n, p); have.Fast != fast && (have.Receives || d.receives(p)) {
+		d.add(Step{Op: FastPath, Node: n.Name, Device: p.Device, Name: name, Detail: onOff(fast), On: fast})
+	}
 	if have.Egress != p.Egress || have.Ingress != p.Ingress {
 		d.add(Step{Op: Shape, Node: n.Name, Device: p.Device, Name: name, Detail: shapeText(p.Egress, p.Ingress)})
 	}
@@ -289,6 +353,85 @@ func (d *differ) port(n *plan.Node, p *plan.Port) {
 	}
 }
 
+// receives reports whether frames may come to the port from the underlay, or
+// from a neighbour's fast path. On a machine that holds a VNet whole they never
+// do, and what comes by way of a qdisc or a bridge is not such a frame; the
+// program at the far end would only be in the way.
+func (d *differ) receives(p *plan.Port) bool {
+	return d.crosses && d.joined[p.Device] && p.Egress.IsZero()
+}
+
+// fast reports whether what comes to the port is forwarded on its node's behalf.
+func (d *differ) fast(n *plan.Node, p *plan.Port) bool {
+	return d.receives(p) && !n.NoFastPath && d.have.NoFastPath == "" &&
+		(d.fresh[n.Name] || d.have.Nodes[n.Name].NoFastPath == "")
+}
+
+func onOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
+}
+
+// lanTunnel decides about the pair that stands on a LAN's bridge for another
+// machine. Its two ends count as one device.
+func (d *differ) lanTunnel(t *plan.Tunnel) {
+	name := "lan " + t.Link
+	d.wanted["device "+t.Device] = true
+	have, there := d.have.Devices[t.Device]
+	if !there {
+		d.add(Step{Op: AddTunnel, Device: t.Device, Name: name, Detail: "to " + t.Peer})
+		d.fresh["port "+t.Device] = true
+	}
+	if !have.Receives {
+		d.add(Step{Op: Receive, Device: t.Device, Name: name, Detail: "from " + t.Peer})
+	}
+	if have.Master != t.LAN || !have.Isolated {
+		d.add(Step{Op: Enslave, Device: t.Device, Peer: t.LAN, Name: name, Detail: "to " + t.Peer})
+	}
+	if there && have.MTU != t.MTU {
+		d.add(Step{Op: Resize, Device: t.Device, Name: name, Detail: fmt.Sprintf("MTU %d", t.MTU)})
+	}
+	if !have.Up {
+		d.add(Step{Op: Carrier, Device: t.Device, Name: name, Detail: "to " + t.Peer})
+	}
+}
+
+// connect decides about a tunnel's path. While its way is not known, a path to
+// the same end stays as it was, and another one goes.
+func (d *differ) connect(t *plan.Tunnel, shaped bool, label string) {
+	if d.absent(t.Device) {
+		return
+	}
+	have := d.have.Devices[t.Device]
+	want := PathOf(t, d.have, have.Path)
+	if !d.fresh["port "+t.Device] && have.Attached && have.Peer == "" && have.Path == want &&
+		(t.LAN != "" || have.Master == "" && have.Ingress.IsZero() != shaped) {
+		return
+	}
+	detail := "to " + t.Peer
+	if want == (Path{}) {
+		detail += ", when there is a way"
+	}
+	d.add(Step{Op: Connect, Device: t.Device, Name: label, Detail: detail})
+}
+
+// PathOf gives the path that a tunnel should be connected with, where now is the
+// one that it has; the zero value: none, for want of a way.
+func PathOf(t *plan.Tunnel, k Kernel, now Path) Path {
+	p := Path{Ends: Ends{t.Local, t.Remote}, Key: t.Key, MTU: t.MTU}
+	way, ok := k.Ways[p.Ends]
+	if !ok {
+		if now.Ends != p.Ends || now.Key != p.Key || now.MTU != p.MTU {
+			return Path{}
+		}
+		way = now.Way
+	}
+	p.Way = way
+	return p
+}
+
 // absent reports whether the plan's device p is left out because its node waits.
 func (d *differ) absent(p string) bool { return !d.wanted["device "+p] }
 
@@ -299,7 +442,8 @@ func (d *differ) joint(j plan.Joint, egress map[string]vnet.Shape, label map[str
 	right := func(from, to string) bool {
 		have := d.have.Devices[from]
 		return !d.fresh["port "+from] && !d.fresh["port "+to] &&
-			have.Attached && have.Peer == to && have.Shaped == !egress[to].IsZero() && have.Master == ""
+			have.Attached && have.Peer == to && have.Shaped == !egress[to].IsZero() && have.Master == "" &&
+			have.Path == (Path{}) && have.Ingress.IsZero()
 	}
 	if right(j.A, j.B) && right(j.B, j.A) {
 		return

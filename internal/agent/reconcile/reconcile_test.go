@@ -21,6 +21,9 @@ import (
 //	settle           the kernel becomes what the plan asks for; prints the steps that are left
 //	kernel           changes the kernel behind the plan's back; prints the steps that mend it
 //	wait             nodes whose restart is held back; prints the steps
+//	ways             what the underlay knows: the machines that can be reached, each
+//	                 with the MTU on the way there; prints the steps
+//	no-fast-path     why the machine has no fast path, if it has none; prints the steps
 //
 // Rewrite the expected output with -rewrite.
 func TestTranscripts(t *testing.T) {
@@ -32,7 +35,11 @@ func TestTranscripts(t *testing.T) {
 			case "want":
 				want = parsePlan(t, d.Input)
 			case "settle":
-				have = settled(want, wait)
+				have = settled(want, wait, have)
+			case "ways":
+				have.Ways = parseWays(t, strings.Fields(d.Input))
+			case "no-fast-path":
+				have.NoFastPath = strings.TrimSpace(d.Input)
 			case "kernel":
 				for line := range strings.Lines(d.Input) {
 					disturb(t, d, &have, strings.Fields(line))
@@ -60,9 +67,10 @@ func TestTranscripts(t *testing.T) {
 
 // parsePlan reads lines such as
 //
-//	node a [image=I] [memory=N] [conf=TEXT] [exec=CMD] [route=PREFIX]
+//	node a [image=I] [memory=N] [conf=TEXT] [exec=CMD] [route=PREFIX] [slow]
 //	link a:eth1 b:eth1 [rate=N] [mtu=N] [down] [addr=A,B]
-//	lan NAME a:eth2 b:eth2 c:eth1 [up=N]
+//	lan NAME a:eth2 b:eth2 c:eth1 [up=N] [to=HOST,HOST]
+//	tunnel a:eth3 HOST [up=N] [key=N]
 func parsePlan(t *testing.T, text string) *plan.Plan {
 	p := &plan.Plan{VNet: "v", IDBase: 1 << 20}
 	nodes := map[string]*plan.Node{}
@@ -88,10 +96,11 @@ func parsePlan(t *testing.T, text string) *plan.Plan {
 		opts := map[string]string{}
 		words = slices.DeleteFunc(words, func(w string) bool {
 			k, v, ok := strings.Cut(w, "=")
-			if ok || w == "down" {
+			ok = ok || w == "down" || w == "slow"
+			if ok {
 				opts[k] = v
 			}
-			return ok || w == "down"
+			return ok
 		})
 		switch words[0] {
 		case "node":
@@ -112,6 +121,7 @@ func parsePlan(t *testing.T, text string) *plan.Plan {
 				p.Prefixes = []netip.Prefix{netip.MustParsePrefix(v)}
 				n.Routes = plan.RouteTable{Groups: slices.Grow(n.Routes.Groups, 1)[:1], Via: []byte{1}}
 			}
+			_, n.NoFastPath = opts["slow"]
 			n.Loopbacks = []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.0.0.%d/32", len(names)+1))}
 			nodes[n.Name] = n
 			names = append(names, n.Name)
@@ -139,6 +149,24 @@ func parsePlan(t *testing.T, text string) *plan.Plan {
 				}
 			}
 			p.LANs = append(p.LANs, lan)
+			if to, ok := opts["to"]; ok {
+				for _, host := range strings.Split(to, ",") {
+					tunnel := tunnelTo(t, host, words[1])
+					tunnel.Device, tunnel.LAN, tunnel.Key = "tunnel-"+words[1]+"-"+host, lan.Device, uint32(len(p.Tunnels)+1000)
+					p.Tunnels = append(p.Tunnels, tunnel)
+				}
+			}
+		case "tunnel":
+			tunnel := tunnelTo(t, words[2], words[1]+"-"+words[2])
+			tunnel.Device, tunnel.Key = port(words[1], tunnel.Link, opts), uint32(len(p.Tunnels)+1)
+			if s, ok := opts["key"]; ok {
+				tunnel.Key = uint32(atoi(t, s))
+			}
+			n, _, _ := strings.Cut(words[1], ":")
+			if s, ok := opts["up"]; ok {
+				nodes[n].Ports[len(nodes[n].Ports)-1].Ingress.Rate = uint64(atoi(t, s))
+			}
+			p.Tunnels = append(p.Tunnels, tunnel)
 		default:
 			t.Fatalf("unknown object %q", words[0])
 		}
@@ -149,9 +177,33 @@ func parsePlan(t *testing.T, text string) *plan.Plan {
 	return p
 }
 
-// settled is the kernel that a plan describes.
-func settled(p *plan.Plan, wait map[string]bool) Kernel {
-	k := Kernel{Nodes: map[string]Node{}, Devices: map[string]Device{}}
+// machines are the other substrate nodes of the scenarios.
+var machines = map[string]netip.Addr{
+	"beta": netip.MustParseAddr("192.0.2.2"), "gamma": netip.MustParseAddr("192.0.2.3"),
+}
+
+func tunnelTo(t *testing.T, host, link string) plan.Tunnel {
+	remote, ok := machines[host]
+	if !ok {
+		t.Fatalf("there is no machine %q", host)
+	}
+	return plan.Tunnel{Link: link, Peer: host, Local: netip.MustParseAddr("192.0.2.1"), Remote: remote, MTU: 1500}
+}
+
+// parseWays reads words such as beta=9000.
+func parseWays(t *testing.T, words []string) map[Ends]Way {
+	ways := map[Ends]Way{}
+	for _, w := range words {
+		host, mtu, _ := strings.Cut(w, "=")
+		tunnel := tunnelTo(t, host, "")
+		ways[Ends{tunnel.Local, tunnel.Remote}] = Way{Uplink: 2, NextHop: vnet.MAC{2, 0, 0, 0, 0, 0xfe}, MTU: atoi(t, mtu)}
+	}
+	return ways
+}
+
+// settled is the kernel that a plan describes, on a machine that is like have.
+func settled(p *plan.Plan, wait map[string]bool, have Kernel) Kernel {
+	k := Kernel{Nodes: map[string]Node{}, Devices: map[string]Device{}, Ways: have.Ways, NoFastPath: have.NoFastPath}
 	marks := MarksOf(p)
 	egress := map[string]bool{}
 	for i := range p.Nodes {
@@ -165,13 +217,36 @@ func settled(p *plan.Plan, wait map[string]bool) Kernel {
 			k.Devices[port.Device] = Device{Up: !port.Down, MTU: port.MTU, Egress: port.Egress, Ingress: port.Ingress}
 			egress[port.Device] = !port.Egress.IsZero()
 		}
+		node.NoFastPath = have.Nodes[n.Name].NoFastPath
 		k.Nodes[n.Name] = node
 	}
 	for _, j := range p.Joints {
 		for _, way := range [][2]string{{j.A, j.B}, {j.B, j.A}} {
 			if d, ok := k.Devices[way[0]]; ok {
 				d.Attached, d.Peer, d.Shaped = true, way[1], egress[way[1]]
+				d.Receives = len(p.Tunnels) > 0 && !egress[way[0]]
 				k.Devices[way[0]] = d
+			}
+		}
+	}
+	for i := range p.Tunnels {
+		t := &p.Tunnels[i]
+		d, ok := k.Devices[t.Device]
+		switch {
+		case t.LAN != "":
+			d = Device{Up: true, MTU: t.MTU, Master: t.LAN, Isolated: true}
+		case !ok:
+			continue // its node waits
+		}
+		d.Attached, d.Receives = true, true
+		d.Path = PathOf(t, k, have.Devices[t.Device].Path)
+		k.Devices[t.Device] = d
+	}
+	for i := range p.Nodes {
+		for _, port := range p.Nodes[i].Ports {
+			if d, ok := k.Devices[port.Device]; ok && d.Receives && !p.Nodes[i].NoFastPath && k.NoFastPath == "" && have.Nodes[p.Nodes[i].Name].NoFastPath == "" {
+				d.Fast = true
+				k.Devices[port.Device] = d
 			}
 		}
 	}
@@ -216,7 +291,11 @@ func disturb(t *testing.T, d *datadriven.TestData, k *Kernel, words []string) {
 	case "unqueue":
 		device(words[1], func(v *Device) { v.Egress = vnet.Shape{} })
 	case "detach":
-		device(words[1], func(v *Device) { v.Attached, v.Peer = false, "" })
+		device(words[1], func(v *Device) { v.Attached, v.Peer, v.Path = false, "", Path{} })
+	case "mix": // two of a LAN's tunnels exchange frames
+		device(words[1], func(v *Device) { v.Isolated = false })
+	case "uncover": // the far end has lost its program
+		device(words[1], func(v *Device) { v.Receives, v.Fast = false, false })
 	case "free":
 		device(words[1], func(v *Device) { v.Master = "" })
 	case "lower":
@@ -224,6 +303,10 @@ func disturb(t *testing.T, d *datadriven.TestData, k *Kernel, words []string) {
 	case "rename": // the tenant renamed its interface
 		n, ifname, _ := strings.Cut(words[1], ":")
 		delete(k.Nodes[n].Interfaces, ifname)
+	case "policy": // the tenant has set up what keeps its packets on its stack, or taken it away
+		n := k.Nodes[words[1]]
+		n.NoFastPath = strings.Join(words[2:], " ")
+		k.Nodes[words[1]] = n
 	case "readdress":
 		n, ifname, _ := strings.Cut(words[1], ":")
 		v := k.Nodes[n].Interfaces[ifname]

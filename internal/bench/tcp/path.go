@@ -40,7 +40,13 @@ func chain(k int) (*plan.Plan, error) {
 	if err := errors.Join(v.Complete(), v.Validate()); err != nil {
 		return nil, err
 	}
-	return plan.Compile(v, plan.Allocation{Instance: "bench", Host: "bench"})
+	plans, err := plan.Compile(v, plan.Allocation{
+		Placement: plan.AllOn(v, "bench"), Hosts: map[string]plan.Host{"bench": {Instance: "bench"}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return plans["bench"], nil
 }
 
 // newPath builds a path through k routers. Close it also after an error.

@@ -48,13 +48,13 @@ func hub(t testing.TB, n int) []Node {
 // fro, with many nodes at once.
 func BenchmarkPing(b *testing.B) {
 	nodes := hub(b, 100)
-	pairs := AllPairs(nodes)
+	pairs := allPairs(nodes)
 	start := time.Now()
 	echoes := 0
 	for b.Loop() {
 		r, err := Ping(b.Context(), nodes, pairs, Options{}, nil)
-		if err != nil || r.Reachable != len(pairs) {
-			b.Fatalf("%d of %d reachable, %v; first failure %+v", r.Reachable, len(pairs), err, r.Failed[:min(1, len(r.Failed))])
+		if err != nil || len(r.RTT) != len(pairs) {
+			b.Fatalf("%d of %d reachable, %v; first failure %+v", len(r.RTT), len(pairs), err, r.Failed[:min(1, len(r.Failed))])
 		}
 		echoes += len(pairs)
 	}

@@ -10,9 +10,12 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
 
@@ -23,8 +26,10 @@ const (
 	// captureBuffer bridges the times when the writer is slow, in bytes as the
 	// kernel charges them: some ten thousand small frames.
 	captureBuffer = 16 << 20
-	vlanTag       = 4
-	vlanOffset    = 12 // of a tag: after both MAC addresses
+	// liveEvery is how long a frame of another source may wait to be written.
+	liveEvery  = 50 * time.Millisecond
+	vlanTag    = 4
+	vlanOffset = 12 // of a tag: after both MAC addresses
 )
 
 // DropError tells that a capture is not complete: the reader was too slow and
@@ -39,6 +44,11 @@ func (e *DropError) Error() string {
 		e.Interface, e.Captured, e.Missed)
 }
 
+// Source gives frames that pass the interface and that its packet sockets do not
+// see: it calls each, from one goroutine, until ctx ends, and then returns how
+// many it has missed. data is the first of length bytes, its own to keep.
+type Source func(ctx context.Context, each func(at time.Time, length int, data []byte)) (missed uint64, err error)
+
 // Capture writes the frames that an interface receives and sends to w, as a
 // pcap file with nanosecond time stamps. The namespace ns is a file descriptor,
 // and stays the caller's. VLAN tags that the kernel keeps beside the frame are
@@ -49,12 +59,14 @@ func (e *DropError) Error() string {
 // At most snaplen bytes of each frame are written; 0 means whole frames. The
 // capture ends without an error after count frames, unless count is 0, and when
 // ctx is cancelled. Whatever has arrived is written before it waits for more,
-// and the file's header at once, so that a reader sees frames live.
+// and the file's header at once, so that a reader sees frames live. Frames of
+// more sources are written among the interface's own as they come, a twentieth
+// of a second later at most.
 //
 // The error is a [*DropError] where frames are missing in the file, an error
 // that lists the interfaces where there is none of that name, and w's own error
 // where writing failed. An interface that vanishes ends the capture.
-func Capture(ctx context.Context, ns int, iface string, snaplen uint32, count uint64, w io.Writer) error {
+func Capture(ctx context.Context, ns int, iface string, snaplen uint32, count uint64, w io.Writer, more ...Source) error {
 	if snaplen == 0 || snaplen > wholeFrame {
 		snaplen = wholeFrame
 	}
@@ -69,27 +81,135 @@ func Capture(ctx context.Context, ns int, iface string, snaplen uint32, count ui
 	})
 	defer stop()
 
-	out := bufio.NewWriterSize(w, 64<<10)
-	captured, err := t.copyTo(ctx, out, snaplen, count)
+	out := &file{w: bufio.NewWriterSize(w, 64<<10), snaplen: int(snaplen), count: count}
+	err = out.begin()
+	ended := out.join(ctx, more, func() { _ = t.file.SetReadDeadline(time.Unix(1, 0)) })
+	if err == nil {
+		err = t.copyTo(ctx, out)
+	}
+	missed, others := ended()
 	switch {
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		err = nil
 	case err != nil:
 		err = fmt.Errorf("capture on %s: %w", iface, err)
 	}
-	if flushed := out.Flush(); err == nil && flushed != nil {
+	if err == nil && others != nil {
+		err = fmt.Errorf("capture on %s: %w", iface, others)
+	}
+	if flushed := out.flush(); err == nil && flushed != nil {
 		err = fmt.Errorf("capture on %s: %w", iface, flushed)
 	}
-	missed, counted := t.missed()
+	own, counted := t.missed()
 	switch {
 	case err != nil:
 		return err
 	case counted != nil:
 		return fmt.Errorf("capture on %s: %w", iface, counted)
-	case missed > 0:
-		return &DropError{Interface: iface, Captured: captured, Missed: missed}
+	case missed+own > 0:
+		return &DropError{Interface: iface, Captured: out.captured, Missed: missed + own}
 	}
 	return nil
+}
+
+// file is the pcap file that several sources write to.
+type file struct {
+	snaplen int
+	count   uint64 // frames to write; 0: no limit
+
+	mu       sync.Mutex
+	w        *bufio.Writer
+	captured uint64
+	err      error // of writing
+}
+
+// begin writes the file's header.
+func (f *file) begin() error {
+	if _, err := f.w.Write(appendPcapHeader(nil, uint32(f.snaplen))); err != nil {
+		return err
+	}
+	return f.w.Flush()
+}
+
+func (f *file) flush() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err == nil {
+		f.err = f.w.Flush()
+	}
+	return f.err
+}
+
+// full reports whether all frames are written that were asked for, or can be.
+func (f *file) full() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.err != nil || f.count != 0 && f.captured >= f.count
+}
+
+// fail ends the writing.
+func (f *file) fail(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err == nil {
+		f.err = err
+	}
+}
+
+// frame writes one frame, in parts, unless the file is full.
+func (f *file) frame(at time.Time, length int, parts ...[]byte) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err != nil || f.count != 0 && f.captured >= f.count {
+		return f.err
+	}
+	f.captured++
+	f.err = writeParts(f.w, at, length, f.snaplen, parts...)
+	return f.err
+}
+
+// join has the sources write to the file, and calls enough when that is full.
+// ended ends them and tells what they have missed.
+func (f *file) join(ctx context.Context, sources []Source, enough func()) (ended func() (uint64, error)) {
+	ctx, cancel := context.WithCancel(ctx)
+	var missed atomic.Uint64
+	var g errgroup.Group
+	for _, source := range sources {
+		g.Go(func() error {
+			n, err := source(ctx, func(at time.Time, length int, data []byte) {
+				if f.frame(at, length, data) != nil || f.full() {
+					enough()
+				}
+			})
+			missed.Add(n)
+			if err != nil {
+				f.fail(err)
+				enough()
+			}
+			return err
+		})
+	}
+	if len(sources) > 0 {
+		g.Go(func() error {
+			tick := time.NewTicker(liveEvery)
+			defer tick.Stop()
+			for {
+				select {
+				case <-ctx.Done():
+					return nil
+				case <-tick.C:
+					if f.flush() != nil {
+						enough()
+					}
+				}
+			}
+		})
+	}
+	return func() (uint64, error) {
+		cancel()
+		err := g.Wait()
+		return missed.Load(), err
+	}
 }
 
 // tap is a packet socket on one interface.
@@ -157,46 +277,41 @@ func unknownInterface(cause error) error {
 // errDown tells that the interface was set down: frames come again when it is up.
 var errDown = errors.New("interface down")
 
-// copyTo writes the file's header and then frame after frame. It flushes
-// whenever there is nothing more to read at once.
-func (t *tap) copyTo(ctx context.Context, out *bufio.Writer, snaplen uint32, count uint64) (uint64, error) {
-	if _, err := out.Write(appendPcapHeader(nil, snaplen)); err != nil {
-		return 0, err
-	}
-	if err := out.Flush(); err != nil {
-		return 0, err
-	}
-	frame := make([]byte, snaplen)
-	var captured uint64
-	for count == 0 || captured < count {
+// copyTo writes frame after frame. It flushes whenever there is nothing more to
+// read at once.
+func (t *tap) copyTo(ctx context.Context, out *file) error {
+	frame := make([]byte, out.snaplen)
+	for !out.full() {
 		err := t.next(out, frame)
 		switch {
 		case err == nil:
-			captured++
 		case ctx.Err() != nil:
-			return captured, ctx.Err()
+			return ctx.Err()
 		case errors.Is(err, errDown), errors.Is(err, os.ErrDeadlineExceeded):
+			if out.full() {
+				return nil
+			}
 			// An interface that is deleted goes down first, and the socket does
 			// not hear of the rest: look now and then.
 			gone, err := t.gone()
 			if err != nil {
-				return captured, err
+				return err
 			}
 			if gone {
-				return captured, errors.New("the interface is gone")
+				return errors.New("the interface is gone")
 			}
 			if err := t.file.SetReadDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
-				return captured, err
+				return err
 			}
 		default:
-			return captured, err
+			return err
 		}
 	}
-	return captured, nil
+	return nil
 }
 
 // next writes the next frame.
-func (t *tap) next(out *bufio.Writer, frame []byte) error {
+func (t *tap) next(out *file, frame []byte) error {
 	var failed error
 	var oob [256]byte
 	err := t.raw.Read(func(fd uintptr) bool {
@@ -206,14 +321,14 @@ func (t *tap) next(out *bufio.Writer, frame []byte) error {
 			case errors.Is(err, unix.EINTR):
 				continue
 			case errors.Is(err, unix.EAGAIN):
-				failed = out.Flush()
+				failed = out.flush()
 				return failed != nil
 			case errors.Is(err, unix.ENETDOWN):
 				failed = errDown
 			case err != nil:
 				failed = err
 			default:
-				failed = writeFrame(out, frame[:min(n, len(frame))], n, oob[:oobn], len(frame))
+				failed = writeFrame(out, frame[:min(n, len(frame))], n, oob[:oobn])
 			}
 			return true
 		}
@@ -238,12 +353,12 @@ func (t *tap) gone() (bool, error) {
 
 // writeFrame writes one frame of length bytes, of which got are the first, with
 // the VLAN tag that came beside it.
-func writeFrame(out *bufio.Writer, got []byte, length int, oob []byte, snaplen int) error {
+func writeFrame(out *file, got []byte, length int, oob []byte) error {
 	at, tag := ancillary(oob)
 	if tag == nil || len(got) < vlanOffset {
-		return writeParts(out, at, length, snaplen, got)
+		return out.frame(at, length, got)
 	}
-	return writeParts(out, at, length+vlanTag, snaplen, got[:vlanOffset], tag, got[vlanOffset:])
+	return out.frame(at, length+vlanTag, got[:vlanOffset], tag, got[vlanOffset:])
 }
 
 func writeParts(out *bufio.Writer, at time.Time, length, snaplen int, parts ...[]byte) error {

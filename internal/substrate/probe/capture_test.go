@@ -279,3 +279,69 @@ func TestAncillaryWithoutAnything(t *testing.T) {
 		}
 	}
 }
+
+// TestCaptureOfMoreSources has frames that no packet socket sees.
+func TestCaptureOfMoreSources(t *testing.T) {
+	a, b := wire(t)
+	at := time.Unix(1700000000, 5)
+	source := func(n int, missed uint64, fails error) Source {
+		return func(ctx context.Context, each func(time.Time, int, []byte)) (uint64, error) {
+			for range n {
+				each(at, 100, frame('x', 60))
+			}
+			if fails == nil {
+				<-ctx.Done()
+			}
+			return missed, fails
+		}
+	}
+	t.Run("among the interface's own", func(t *testing.T) {
+		var out lockedBuffer
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- Capture(ctx, b.FD(), "eth1", 50, 0, &out, source(3, 0, nil)) }()
+		for deadline := time.Now().Add(5 * time.Second); len(out.bytes()) < pcapFileHeader+3*(pcapFrameHeader+50); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d bytes are written", len(out.bytes()))
+			}
+		}
+		inject(t, a, "eth1", frame('y', 60))
+		for deadline := time.Now().Add(5 * time.Second); !bytes.Contains(out.bytes(), []byte("yyyy")); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("the interface's own frame is not written")
+			}
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		first := out.bytes()[pcapFileHeader:]
+		if got := binary.NativeEndian.Uint32(first[8:]); got != 50 {
+			t.Errorf("%d bytes of the first frame are kept, want 50", got)
+		}
+		if got := binary.NativeEndian.Uint32(first[12:]); got != 100 || binary.NativeEndian.Uint32(first) != 1700000000 {
+			t.Errorf("the first frame was %d bytes long, at %d", got, binary.NativeEndian.Uint32(first))
+		}
+	})
+	t.Run("count", func(t *testing.T) {
+		var out bytes.Buffer
+		if err := Capture(t.Context(), b.FD(), "eth1", 0, 4, &out, source(2, 0, nil), source(9, 0, nil)); err != nil {
+			t.Fatal(err)
+		}
+		if want := pcapFileHeader + 4*(pcapFrameHeader+60); out.Len() != want {
+			t.Errorf("%d bytes are written, want %d", out.Len(), want)
+		}
+	})
+	t.Run("missed", func(t *testing.T) {
+		var missed *DropError
+		if err := Capture(t.Context(), b.FD(), "eth1", 0, 1, io.Discard, source(1, 7, nil)); !errors.As(err, &missed) || missed.Missed != 7 {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("a source that fails", func(t *testing.T) {
+		broken := errors.New("broken")
+		if err := Capture(t.Context(), b.FD(), "eth1", 0, 0, io.Discard, source(1, 0, broken)); !errors.Is(err, broken) {
+			t.Errorf("got %v", err)
+		}
+	})
+}

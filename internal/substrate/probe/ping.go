@@ -35,23 +35,16 @@ func (o Options) withDefaults() Options {
 
 // Result is what came of the pairs.
 type Result struct {
-	Pairs     int       // that were tried
-	Reachable int       // that answered
-	Failed    []Failure // the others, in the order of the pairs
-	RTT       RTT       // of those that answered
+	// RTT holds the round-trip times of the pairs that answered, sorted: from just
+	// before the request is sent to the kernel's time stamp on the reply.
+	RTT    []time.Duration
+	Failed []Failure // the others, in the order of the pairs
 }
 
 // Failure is a pair that did not answer.
 type Failure struct {
-	From, To int // index the nodes
-	Family   string
-	Reason   string // for people
-}
-
-// RTT sums up round-trip times, from just before the request is sent to the
-// kernel's time stamp on the reply. All zero where nothing answered.
-type RTT struct {
-	Min, Median, Max time.Duration
+	Pair   int    // index in the pairs
+	Reason string // for people
 }
 
 // maxBatch is how many pairs one socket can tell apart: the echo's sequence
@@ -108,7 +101,7 @@ func Ping(ctx context.Context, nodes []Node, pairs []Pair, o Options, progress f
 		}
 	}
 	meter.finish()
-	return collect(pairs, batches, o.Timeout, try), nil
+	return collect(len(pairs), batches, o.Timeout, try), nil
 }
 
 // batch groups the pairs by the socket that sends for them.
@@ -123,6 +116,8 @@ func batch(nodes []Node, pairs []Pair) ([]*echoBatch, error) {
 		switch {
 		case p.From < 0 || p.From >= len(nodes) || p.To < 0 || p.To >= len(nodes):
 			return nil, fmt.Errorf("pair %d (%d to %d) does not index the %d nodes", i, p.From, p.To, len(nodes))
+		case nodes[p.From].NS == Elsewhere:
+			return nil, fmt.Errorf("pair %d: node %s runs on another machine, which must send its echo requests", i, nodes[p.From].Name)
 		case p.Family != IPv4 && p.Family != IPv6:
 			return nil, fmt.Errorf("pair %d: unknown address family %q; the families are %s and %s", i, p.Family, IPv4, IPv6)
 		case !nodes[p.From].addr(p.Family).IsValid():
@@ -173,18 +168,12 @@ func each(ctx context.Context, batches []*echoBatch, parallel int, f func(*echoB
 }
 
 // collect puts the batches' outcomes into the order of the pairs.
-func collect(pairs []Pair, batches []*echoBatch, timeout time.Duration, tries int) Result {
-	r := Result{Pairs: len(pairs)}
-	rtts := make([]time.Duration, 0, len(pairs))
-	type lost struct {
-		pair   int
-		reason string
-	}
-	var all []lost
+func collect(pairs int, batches []*echoBatch, timeout time.Duration, tries int) Result {
+	r := Result{RTT: make([]time.Duration, 0, pairs)}
 	for _, b := range batches {
 		for _, e := range b.echoes {
 			if e.answered {
-				rtts = append(rtts, e.rtt)
+				r.RTT = append(r.RTT, e.rtt)
 			}
 		}
 		for _, i := range b.open {
@@ -192,19 +181,11 @@ func collect(pairs []Pair, batches []*echoBatch, timeout time.Duration, tries in
 			if reason == "" {
 				reason = fmt.Sprintf("no reply within %v, %d tries", timeout, tries)
 			}
-			all = append(all, lost{b.echoes[i].pair, reason})
+			r.Failed = append(r.Failed, Failure{Pair: b.echoes[i].pair, Reason: reason})
 		}
 	}
-	slices.SortFunc(all, func(a, b lost) int { return a.pair - b.pair })
-	for _, l := range all {
-		p := pairs[l.pair]
-		r.Failed = append(r.Failed, Failure{From: p.From, To: p.To, Family: p.Family, Reason: l.reason})
-	}
-	r.Reachable = len(rtts)
-	if len(rtts) > 0 {
-		slices.Sort(rtts)
-		r.RTT = RTT{Min: rtts[0], Median: rtts[len(rtts)/2], Max: rtts[len(rtts)-1]}
-	}
+	slices.SortFunc(r.Failed, func(a, b Failure) int { return a.Pair - b.Pair })
+	slices.Sort(r.RTT)
 	return r
 }
 

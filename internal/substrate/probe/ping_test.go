@@ -5,12 +5,38 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"trellis/test/testenv"
 )
+
+// dual gives n nodes with a loopback of each family.
+func dual(n int) []Node {
+	nodes := make([]Node, n)
+	for i := range nodes {
+		nodes[i].Addrs = []netip.Addr{
+			netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}),
+			netip.AddrFrom16([16]byte{0: 0xfd, 14: byte(i >> 8), 15: byte(i)}),
+		}
+	}
+	return nodes
+}
+
+// allPairs gives every ordered pair of different nodes, in both families.
+func allPairs(nodes []Node) []Pair {
+	var pairs []Pair
+	for from := range nodes {
+		for to := range nodes {
+			if from != to {
+				pairs = append(pairs, Pair{from, to, IPv4}, Pair{from, to, IPv6})
+			}
+		}
+	}
+	return pairs
+}
 
 // star makes n nodes, each in a namespace with both loopbacks, on one bridge,
 // each with static routes to all others.
@@ -57,7 +83,7 @@ func star(t *testing.T, n int) (hub *testenv.NetNS, spaces []*testenv.NetNS, nod
 
 func TestPingReachesEveryPair(t *testing.T) {
 	_, _, nodes := star(t, 12)
-	pairs := AllPairs(nodes)
+	pairs := allPairs(nodes)
 	calls, last := 0, -1
 	got, err := Ping(t.Context(), nodes, pairs, Options{}, func(done, total int) {
 		calls++
@@ -69,14 +95,24 @@ func TestPingReachesEveryPair(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Pairs != 12*11*2 || got.Reachable != got.Pairs || len(got.Failed) != 0 {
-		t.Errorf("got %d of %d pairs, failed: %v", got.Reachable, got.Pairs, got.Failed)
+	if len(got.RTT) != 12*11*2 || len(got.Failed) != 0 {
+		t.Fatalf("got %d of %d pairs, failed: %v", len(got.RTT), 12*11*2, got.Failed)
 	}
-	if r := got.RTT; r.Min <= 0 || r.Median < r.Min || r.Max < r.Median || r.Max > time.Second {
-		t.Errorf("round-trip times %+v make no sense", r)
+	if r := got.RTT; r[0] <= 0 || !slices.IsSorted(r) || r[len(r)-1] > time.Second {
+		t.Errorf("round-trip times %v make no sense", r)
 	}
 	if calls == 0 || last != len(pairs) {
 		t.Errorf("progress ended at %d after %d calls", last, calls)
+	}
+}
+
+// A destination on another machine is but an address.
+func TestPingOfANodeElsewhere(t *testing.T) {
+	_, _, nodes := star(t, 2)
+	nodes[1].NS = Elsewhere
+	got, err := Ping(t.Context(), nodes, []Pair{{0, 1, IPv4}, {0, 1, IPv6}}, Options{}, nil)
+	if err != nil || len(got.RTT) != 2 {
+		t.Errorf("got %+v, %v", got, err)
 	}
 }
 
@@ -88,7 +124,7 @@ func TestPingComesFromTheLoopback(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Reachable != 1 || len(got.Failed) != 1 || got.Failed[0].Family != IPv4 {
+	if len(got.RTT) != 1 || len(got.Failed) != 1 || got.Failed[0].Pair != 0 {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -110,8 +146,8 @@ func TestPingNamesWhatFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Reachable != 2 || got.Pairs != 7 {
-		t.Errorf("%d of %d reachable, want 2 of 7", got.Reachable, got.Pairs)
+	if len(got.RTT) != 2 {
+		t.Errorf("%d of 7 reachable, want 2", len(got.RTT))
 	}
 	want := []struct {
 		pair   Pair
@@ -128,7 +164,7 @@ func TestPingNamesWhatFails(t *testing.T) {
 	}
 	for i, w := range want {
 		f := got.Failed[i]
-		if (Pair{f.From, f.To, f.Family}) != w.pair || f.Reason != w.reason {
+		if pairs[f.Pair] != w.pair || f.Reason != w.reason {
 			t.Errorf("failure %d is %+v, want %v: %s", i, f, w.pair, w.reason)
 		}
 	}
@@ -143,11 +179,11 @@ func TestPingRepeatsWhatIsLost(t *testing.T) {
 			"add rule ip t in icmp type echo-request quota 108 bytes drop"))
 	pairs := []Pair{{0, 1, IPv4}}
 	once, err := Ping(t.Context(), nodes, pairs, Options{Timeout: 50 * time.Millisecond, Tries: 1}, nil)
-	if err != nil || once.Reachable != 0 {
+	if err != nil || len(once.RTT) != 0 {
 		t.Fatalf("one try: %+v, %v; the rule should have dropped it", once, err)
 	}
 	again, err := Ping(t.Context(), nodes, pairs, Options{Timeout: 50 * time.Millisecond, Tries: 5}, nil)
-	if err != nil || again.Reachable != 1 {
+	if err != nil || len(again.RTT) != 1 {
 		t.Errorf("five tries: %+v, %v", again, err)
 	}
 }
@@ -161,8 +197,8 @@ func TestPingGetsThroughANarrowLink(t *testing.T) {
 		pairs[i] = Pair{0, 1, IPv4}
 	}
 	got, err := Ping(t.Context(), nodes, pairs, Options{Timeout: 200 * time.Millisecond}, nil)
-	if err != nil || got.Reachable != len(pairs) {
-		t.Errorf("%d of %d reachable, %v", got.Reachable, len(pairs), err)
+	if err != nil || len(got.RTT) != len(pairs) {
+		t.Errorf("%d of %d reachable, %v", len(got.RTT), len(pairs), err)
 	}
 }
 
@@ -178,8 +214,8 @@ func TestPingIsNotHeldUpBySilence(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Reachable != 600 || len(got.Failed) != 600 {
-		t.Errorf("%d reachable, %d failed, want 600 each", got.Reachable, len(got.Failed))
+	if len(got.RTT) != 600 || len(got.Failed) != 600 {
+		t.Errorf("%d reachable, %d failed, want 600 each", len(got.RTT), len(got.Failed))
 	}
 	// One window a timeout would take 600/64 + 2 * 600/16 s.
 	if took := time.Since(start); took > 20*time.Second {
@@ -193,7 +229,7 @@ func TestPingEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	start := time.Now()
-	_, err := Ping(ctx, nodes, AllPairs(nodes), Options{Timeout: 20 * time.Second}, nil)
+	_, err := Ping(ctx, nodes, allPairs(nodes), Options{Timeout: 20 * time.Second}, nil)
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error %v", err)
 	}
@@ -204,6 +240,10 @@ func TestPingEndsWithItsContext(t *testing.T) {
 
 func TestPingRefusesWrongPairs(t *testing.T) {
 	nodes := dual(2)
+	away := append(dual(2), Node{Name: "away", NS: Elsewhere, Addrs: nodes[0].Addrs})
+	if _, err := Ping(t.Context(), away, []Pair{{2, 0, IPv4}}, Options{}, nil); err == nil || !strings.Contains(err.Error(), "away runs on another machine") {
+		t.Errorf("a source elsewhere: error %v", err)
+	}
 	nodes[1] = Node{Name: "bare", Addrs: []netip.Addr{nodes[1].Addrs[0]}}
 	for want, pair := range map[string]Pair{
 		"does not index":       {0, 2, IPv4},
@@ -221,7 +261,7 @@ func TestPingRefusesWrongPairs(t *testing.T) {
 func TestPingSaysWhichNamespaceItCannotEnter(t *testing.T) {
 	testenv.NeedRoot(t)
 	nodes := dual(2)
-	nodes[0].Name, nodes[0].NS = "gone", -1
+	nodes[0].Name, nodes[0].NS = "gone", 1<<20
 	_, err := Ping(t.Context(), nodes, []Pair{{0, 1, IPv4}}, Options{}, nil)
 	if err == nil || !strings.Contains(err.Error(), "ping from gone") {
 		t.Errorf("error %v", err)

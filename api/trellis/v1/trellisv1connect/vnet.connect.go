@@ -51,6 +51,10 @@ const (
 	VNetServiceCaptureProcedure = "/trellis.v1.VNetService/Capture"
 	// VNetServicePingProcedure is the fully-qualified name of the VNetService's Ping RPC.
 	VNetServicePingProcedure = "/trellis.v1.VNetService/Ping"
+	// VNetServiceHostsProcedure is the fully-qualified name of the VNetService's Hosts RPC.
+	VNetServiceHostsProcedure = "/trellis.v1.VNetService/Hosts"
+	// VNetServiceForgetHostProcedure is the fully-qualified name of the VNetService's ForgetHost RPC.
+	VNetServiceForgetHostProcedure = "/trellis.v1.VNetService/ForgetHost"
 	// VNetServiceInfoProcedure is the fully-qualified name of the VNetService's Info RPC.
 	VNetServiceInfoProcedure = "/trellis.v1.VNetService/Info"
 )
@@ -74,6 +78,11 @@ type VNetServiceClient interface {
 	Capture(context.Context, *connect.Request[v1.CaptureRequest]) (*connect.ServerStreamForClient[v1.CaptureResponse], error)
 	// Ping sends ICMP and ICMPv6 echo requests between the nodes' loopbacks.
 	Ping(context.Context, *connect.Request[v1.PingRequest]) (*connect.ServerStreamForClient[v1.PingResponse], error)
+	// Hosts tells of the substrate nodes.
+	Hosts(context.Context, *connect.Request[v1.HostsRequest]) (*connect.Response[v1.HostsResponse], error)
+	// ForgetHost removes a substrate node that is gone for good. It must have
+	// vanished, and no VNet may have a part there.
+	ForgetHost(context.Context, *connect.Request[v1.ForgetHostRequest]) (*connect.Response[v1.ForgetHostResponse], error)
 	// Info tells about the service itself.
 	Info(context.Context, *connect.Request[v1.InfoRequest]) (*connect.Response[v1.InfoResponse], error)
 }
@@ -137,6 +146,18 @@ func NewVNetServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(vNetServiceMethods.ByName("Ping")),
 			connect.WithClientOptions(opts...),
 		),
+		hosts: connect.NewClient[v1.HostsRequest, v1.HostsResponse](
+			httpClient,
+			baseURL+VNetServiceHostsProcedure,
+			connect.WithSchema(vNetServiceMethods.ByName("Hosts")),
+			connect.WithClientOptions(opts...),
+		),
+		forgetHost: connect.NewClient[v1.ForgetHostRequest, v1.ForgetHostResponse](
+			httpClient,
+			baseURL+VNetServiceForgetHostProcedure,
+			connect.WithSchema(vNetServiceMethods.ByName("ForgetHost")),
+			connect.WithClientOptions(opts...),
+		),
 		info: connect.NewClient[v1.InfoRequest, v1.InfoResponse](
 			httpClient,
 			baseURL+VNetServiceInfoProcedure,
@@ -148,15 +169,17 @@ func NewVNetServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 
 // vNetServiceClient implements VNetServiceClient.
 type vNetServiceClient struct {
-	apply   *connect.Client[v1.ApplyRequest, v1.ApplyResponse]
-	delete  *connect.Client[v1.DeleteRequest, v1.DeleteResponse]
-	list    *connect.Client[v1.ListRequest, v1.ListResponse]
-	get     *connect.Client[v1.GetRequest, v1.GetResponse]
-	setLink *connect.Client[v1.SetLinkRequest, v1.SetLinkResponse]
-	exec    *connect.Client[v1.ExecRequest, v1.ExecResponse]
-	capture *connect.Client[v1.CaptureRequest, v1.CaptureResponse]
-	ping    *connect.Client[v1.PingRequest, v1.PingResponse]
-	info    *connect.Client[v1.InfoRequest, v1.InfoResponse]
+	apply      *connect.Client[v1.ApplyRequest, v1.ApplyResponse]
+	delete     *connect.Client[v1.DeleteRequest, v1.DeleteResponse]
+	list       *connect.Client[v1.ListRequest, v1.ListResponse]
+	get        *connect.Client[v1.GetRequest, v1.GetResponse]
+	setLink    *connect.Client[v1.SetLinkRequest, v1.SetLinkResponse]
+	exec       *connect.Client[v1.ExecRequest, v1.ExecResponse]
+	capture    *connect.Client[v1.CaptureRequest, v1.CaptureResponse]
+	ping       *connect.Client[v1.PingRequest, v1.PingResponse]
+	hosts      *connect.Client[v1.HostsRequest, v1.HostsResponse]
+	forgetHost *connect.Client[v1.ForgetHostRequest, v1.ForgetHostResponse]
+	info       *connect.Client[v1.InfoRequest, v1.InfoResponse]
 }
 
 // Apply calls trellis.v1.VNetService.Apply.
@@ -199,6 +222,16 @@ func (c *vNetServiceClient) Ping(ctx context.Context, req *connect.Request[v1.Pi
 	return c.ping.CallServerStream(ctx, req)
 }
 
+// Hosts calls trellis.v1.VNetService.Hosts.
+func (c *vNetServiceClient) Hosts(ctx context.Context, req *connect.Request[v1.HostsRequest]) (*connect.Response[v1.HostsResponse], error) {
+	return c.hosts.CallUnary(ctx, req)
+}
+
+// ForgetHost calls trellis.v1.VNetService.ForgetHost.
+func (c *vNetServiceClient) ForgetHost(ctx context.Context, req *connect.Request[v1.ForgetHostRequest]) (*connect.Response[v1.ForgetHostResponse], error) {
+	return c.forgetHost.CallUnary(ctx, req)
+}
+
 // Info calls trellis.v1.VNetService.Info.
 func (c *vNetServiceClient) Info(ctx context.Context, req *connect.Request[v1.InfoRequest]) (*connect.Response[v1.InfoResponse], error) {
 	return c.info.CallUnary(ctx, req)
@@ -223,6 +256,11 @@ type VNetServiceHandler interface {
 	Capture(context.Context, *connect.Request[v1.CaptureRequest], *connect.ServerStream[v1.CaptureResponse]) error
 	// Ping sends ICMP and ICMPv6 echo requests between the nodes' loopbacks.
 	Ping(context.Context, *connect.Request[v1.PingRequest], *connect.ServerStream[v1.PingResponse]) error
+	// Hosts tells of the substrate nodes.
+	Hosts(context.Context, *connect.Request[v1.HostsRequest]) (*connect.Response[v1.HostsResponse], error)
+	// ForgetHost removes a substrate node that is gone for good. It must have
+	// vanished, and no VNet may have a part there.
+	ForgetHost(context.Context, *connect.Request[v1.ForgetHostRequest]) (*connect.Response[v1.ForgetHostResponse], error)
 	// Info tells about the service itself.
 	Info(context.Context, *connect.Request[v1.InfoRequest]) (*connect.Response[v1.InfoResponse], error)
 }
@@ -282,6 +320,18 @@ func NewVNetServiceHandler(svc VNetServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(vNetServiceMethods.ByName("Ping")),
 		connect.WithHandlerOptions(opts...),
 	)
+	vNetServiceHostsHandler := connect.NewUnaryHandler(
+		VNetServiceHostsProcedure,
+		svc.Hosts,
+		connect.WithSchema(vNetServiceMethods.ByName("Hosts")),
+		connect.WithHandlerOptions(opts...),
+	)
+	vNetServiceForgetHostHandler := connect.NewUnaryHandler(
+		VNetServiceForgetHostProcedure,
+		svc.ForgetHost,
+		connect.WithSchema(vNetServiceMethods.ByName("ForgetHost")),
+		connect.WithHandlerOptions(opts...),
+	)
 	vNetServiceInfoHandler := connect.NewUnaryHandler(
 		VNetServiceInfoProcedure,
 		svc.Info,
@@ -306,6 +356,10 @@ func NewVNetServiceHandler(svc VNetServiceHandler, opts ...connect.HandlerOption
 			vNetServiceCaptureHandler.ServeHTTP(w, r)
 		case VNetServicePingProcedure:
 			vNetServicePingHandler.ServeHTTP(w, r)
+		case VNetServiceHostsProcedure:
+			vNetServiceHostsHandler.ServeHTTP(w, r)
+		case VNetServiceForgetHostProcedure:
+			vNetServiceForgetHostHandler.ServeHTTP(w, r)
 		case VNetServiceInfoProcedure:
 			vNetServiceInfoHandler.ServeHTTP(w, r)
 		default:
@@ -347,6 +401,14 @@ func (UnimplementedVNetServiceHandler) Capture(context.Context, *connect.Request
 
 func (UnimplementedVNetServiceHandler) Ping(context.Context, *connect.Request[v1.PingRequest], *connect.ServerStream[v1.PingResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("trellis.v1.VNetService.Ping is not implemented"))
+}
+
+func (UnimplementedVNetServiceHandler) Hosts(context.Context, *connect.Request[v1.HostsRequest]) (*connect.Response[v1.HostsResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("trellis.v1.VNetService.Hosts is not implemented"))
+}
+
+func (UnimplementedVNetServiceHandler) ForgetHost(context.Context, *connect.Request[v1.ForgetHostRequest]) (*connect.Response[v1.ForgetHostResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("trellis.v1.VNetService.ForgetHost is not implemented"))
 }
 
 func (UnimplementedVNetServiceHandler) Info(context.Context, *connect.Request[v1.InfoRequest]) (*connect.Response[v1.InfoResponse], error) {

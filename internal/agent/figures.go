@@ -1,0 +1,285 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	"golang.org/x/sync/errgroup"
+
+	"trellis/internal/plan"
+	"trellis/internal/substrate/container"
+	"trellis/internal/substrate/dataplane"
+	"trellis/internal/substrate/netns"
+	"trellis/internal/substrate/port"
+	"trellis/internal/substrate/shaper"
+	"trellis/internal/vnp"
+)
+
+// NodeStats implements [vnp.Substrate].
+func (a *Agent) NodeStats(ctx context.Context, vnet string) (map[string]vnp.NodeStats, error) {
+	all, err := a.nodeStats(ctx, func(v string) bool { return v == vnet })
+	return all[vnet], err
+}
+
+// AllNodeStats tells what all nodes that run here use now, by VNet and name.
+func (a *Agent) AllNodeStats(ctx context.Context) (map[string]map[string]vnp.NodeStats, error) {
+	return a.nodeStats(ctx, func(string) bool { return true })
+}
+
+func (a *Agent) nodeStats(ctx context.Context, wanted func(vnet string) bool) (map[string]map[string]vnp.NodeStats, error) {
+	states, err := a.containers.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var running []container.State
+	for _, s := range states {
+		if wanted(s.VNet) && s.Running && s.Released {
+			running = append(running, s)
+		}
+	}
+	plans := a.plans()
+	maps.DeleteFunc(plans, func(v string, _ *plan.Plan) bool { return !wanted(v) })
+	fast, err := a.fastPaths(plans)
+	if err != nil {
+		return nil, fmt.Errorf("which nodes are on the fast path: %w", err)
+	}
+	stats := make([]*vnp.NodeStats, len(running)) // nil: gone meanwhile
+	var g errgroup.Group
+	g.SetLimit(parallel())
+	for i, s := range running {
+		g.Go(func() error {
+			st, err := a.containers.Stat(s.ID)
+			if err != nil {
+				if gone(err) {
+					return nil
+				}
+				return fmt.Errorf("what %s uses: %w", s.ID, err)
+			}
+			stats[i] = &vnp.NodeStats{Memory: st.Memory, CPU: st.CPU}
+			if stats[i].FastPath, err = policed(s, fast[s.VNet][s.Node]); err != nil {
+				if gone(err) {
+					return nil
+				}
+				return fmt.Errorf("%s: %w", s.ID, err)
+			}
+			for _, v := range st.Services {
+				stats[i].Services = append(stats[i].Services, vnp.ServiceStats{
+					Name: v.Name, State: serviceState(v), Pid: v.Pid, Restarts: v.Restarts,
+				})
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	all := map[string]map[string]vnp.NodeStats{}
+	for i, s := range running {
+		if stats[i] == nil {
+			continue
+		}
+		if all[s.VNet] == nil {
+			all[s.VNet] = map[string]vnp.NodeStats{}
+		}
+		all[s.VNet][s.Node] = *stats[i]
+	}
+	return all, nil
+}
+
+// policed completes what is known of a node's fast path by what of the tenant's
+// own keeps its packets on its stack.
+func policed(s container.State, fast string) (string, error) {
+	if fast != vnp.FastPathOn {
+		return fast, nil
+	}
+	ns, err := netns.OfPid(s.Pid)
+	if err != nil {
+		return "", err
+	}
+	defer ns.Close()
+	why, err := ns.Policy()
+	if err != nil || why == "" {
+		return fast, err
+	}
+	return "off: " + why, nil
+}
+
+// serviceState gives a service's state in the API's words.
+func serviceState(s container.ServiceStatus) string {
+	switch s.State {
+	case container.ServiceRunning:
+		return "running"
+	case container.ServiceBackoff:
+		return "waiting"
+	}
+	if s.Exit != 0 {
+		return "failed"
+	}
+	return "exited"
+}
+
+// PortStats implements [vnp.Substrate].
+func (a *Agent) PortStats(ctx context.Context, vnet string) (map[string]vnp.PortStats, error) {
+	all, err := a.portStats(ctx, func(v string) bool { return v == vnet })
+	return all[vnet], err
+}
+
+// AllPortStats tells the counters of all interfaces of this machine, by VNet and
+// name as in PortStats.
+func (a *Agent) AllPortStats(ctx context.Context) (map[string]map[string]vnp.PortStats, error) {
+	return a.portStats(ctx, func(string) bool { return true })
+}
+
+func (a *Agent) portStats(_ context.Context, wanted func(vnet string) bool) (map[string]map[string]vnp.PortStats, error) {
+	links, err := port.List(a.cfg.Instance)
+	if err != nil {
+		return nil, err
+	}
+	counters, err := a.paths.Counters()
+	if err != nil {
+		return nil, err
+	}
+	queues, err := shaper.Read()
+	if err != nil {
+		return nil, err
+	}
+	devices := make(map[string]int, len(links)) // interface indexes
+	for _, l := range links {
+		devices[l.Device] = l.Index
+	}
+	plans := a.plans()
+	paths := map[string]map[string][]vnp.PathStats{} // by VNet and device
+	all := map[string]map[string]vnp.PortStats{}
+	for _, l := range links {
+		owner, object, ok := parseAlias(a.cfg.Instance, l.Alias)
+		if !ok || !wanted(owner) || l.Kind != port.KindPort && l.Kind != port.KindTunnel {
+			continue
+		}
+		if all[owner] == nil {
+			all[owner] = map[string]vnp.PortStats{}
+			paths[owner] = a.pathsOf(plans[owner])
+		}
+		s := portCounters(l.Device, devices, counters, queues)
+		if l.Kind == port.KindPort {
+			s.Paths = paths[owner][l.Device]
+		}
+		all[owner][object] = s
+	}
+	return all, nil
+}
+
+// portCounters puts together what is counted about a port: at the device itself,
+// and at the pair that shapes what its node sends, where there is one.
+func portCounters(device string, devices map[string]int, counters map[int]dataplane.PortCounters, queues map[int]shaper.Queue) vnp.PortStats {
+	c := counters[devices[device]]
+	s := vnp.PortStats{
+		Device:    device,
+		RxPackets: c.ToNodePackets, RxBytes: c.ToNodeBytes,
+		TxPackets: c.FromNodePackets, TxBytes: c.FromNodeBytes,
+		RxFastPackets: c.FastToNodePackets, RxFastBytes: c.FastToNodeBytes,
+		TxFastPackets: c.FastFromNodePackets, TxFastBytes: c.FastFromNodeBytes,
+		DropsBy: map[string]uint64{},
+	}
+	drop := func(reason string, packets uint64) {
+		if packets > 0 {
+			s.Drops += packets
+			s.DropsBy[reason] += packets
+		}
+	}
+	shaped, behind := port.HelperNames(device)
+	for _, name := range []string{device, shaped, behind} {
+		index, there := devices[name]
+		if !there {
+			continue
+		}
+		drop(dropQueue, queues[index].Drops)
+		for reason, n := range counters[index].Drops {
+			drop(string(reason), n)
+		}
+	}
+	return s
+}
+
+// dropQueue is the reason of what a link's own rate, or its loss, has dropped.
+const dropQueue = "queue"
+
+// plans gives the plans that the workers converge to, by VNet.
+func (a *Agent) plans() map[string]*plan.Plan {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	plans := make(map[string]*plan.Plan, len(a.workers))
+	for name, w := range a.workers {
+		w.mu.Lock()
+		if w.want != nil {
+			plans[name] = w.want
+		}
+		w.mu.Unlock()
+	}
+	return plans
+}
+
+// fastPaths tells of the nodes of plans whether the fast path carries their
+// packets, or why not, by VNet and node. It has nothing to say of a network that
+// this machine holds whole: no frame ever comes there that could take it.
+func (a *Agent) fastPaths(plans map[string]*plan.Plan) (map[string]map[string]string, error) {
+	var crossing []string
+	for name, p := range plans {
+		if len(p.Tunnels) > 0 {
+			crossing = append(crossing, name)
+		}
+	}
+	if len(crossing) == 0 {
+		return nil, nil
+	}
+	unsupported := a.paths.FastPathSupported()
+	attached, err := a.paths.Read(crossing...)
+	if err != nil {
+		return nil, err
+	}
+	at := make(map[string]dataplane.Attachment, len(attached)) // by device
+	for _, d := range attached {
+		at[d.Device] = d
+	}
+	out := map[string]map[string]string{}
+	for _, name := range crossing {
+		out[name] = map[string]string{}
+		unfast := a.unfast(name)
+		for i := range plans[name].Nodes {
+			n := &plans[name].Nodes[i]
+			switch on, takes := fastEnds(n, at); {
+			case on:
+				out[name][n.Name] = vnp.FastPathOn
+			case n.NoFastPath:
+				out[name][n.Name] = "off: the node's description says so"
+			case unsupported != nil:
+				out[name][n.Name] = "off: " + unsupported.Error()
+			case unfast[n.Name] != "":
+				out[name][n.Name] = "off: " + unfast[n.Name]
+			case takes:
+				out[name][n.Name] = "off: it is not turned on yet"
+			default:
+				out[name][n.Name] = "off: none of its links is point-to-point and without a rate, delay or loss towards it"
+			}
+		}
+	}
+	return out, nil
+}
+
+// fastEnds reports whether any end of the node forwards on its behalf, and
+// whether any takes such frames at all.
+func fastEnds(n *plan.Node, at map[string]dataplane.Attachment) (on, takes bool) {
+	for _, p := range n.Ports {
+		on = on || at[p.Device].Fast
+		takes = takes || at[p.Device].Inner
+	}
+	return on, takes
+}
+
+// UplinkStats implements [vnp.Substrate].
+func (a *Agent) UplinkStats(context.Context) ([]vnp.UplinkStats, error) {
+	if a.uplinks == nil {
+		return nil, nil
+	}
+	return a.uplinks.stats()
+}

@@ -1,0 +1,230 @@
+package fleet
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+
+	trellisv1 "trellis/api/trellis/v1"
+	"trellis/api/trellis/v1/trellisv1connect"
+	"trellis/internal/plan"
+	"trellis/internal/vnp"
+)
+
+const (
+	// maxMessage bounds a message, in bytes: a plan, or the pairs of a ping.
+	maxMessage = 64 << 20
+	// dialTime bounds the making of a connection, and again its TLS handshake.
+	dialTime = 3 * time.Second
+	// silence is how long a connection may carry nothing before it is tried, and
+	// then how long it may go without an answer before it counts as dead.
+	silence = 2 * time.Second
+)
+
+// client asks the agent of another substrate node.
+type client struct {
+	host, api string
+	transport *http.Transport
+	rpc       trellisv1connect.AgentServiceClient
+}
+
+var _ vnp.Substrate = (*client)(nil)
+
+// dial makes a client; it connects when it is used.
+func dial(host, api string, config *tls.Config) *client {
+	config = config.Clone()
+	config.ServerName = host
+	config.MinVersion = tls.VersionTLS13
+	protocols := new(http.Protocols)
+	protocols.SetHTTP2(true)
+	transport := &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: dialTime}).DialContext,
+		TLSClientConfig:     config,
+		TLSHandshakeTimeout: dialTime,
+		IdleConnTimeout:     time.Minute,
+		Protocols:           protocols,
+		HTTP2:               &http.HTTP2Config{SendPingTimeout: silence, PingTimeout: silence},
+	}
+	return &client{
+		host: host, api: api, transport: transport,
+		rpc: trellisv1connect.NewAgentServiceClient(&http.Client{Transport: transport}, "https://"+api,
+			connect.WithReadMaxBytes(maxMessage),
+			connect.WithAcceptCompression("gzip", nil, nil), // figures and captures are not worth the time
+		),
+	}
+}
+
+func (c *client) close() { c.transport.CloseIdleConnections() }
+
+// explain turns the error of a call into a sentence that names the substrate
+// node. The context is the call's.
+func (c *client) explain(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return context.Cause(ctx)
+	}
+	var known *connect.Error
+	if !errors.As(err, &known) {
+		return fmt.Errorf("on %s: %w", c.host, err)
+	}
+	text := "on " + c.host + ": " + known.Message()
+	switch {
+	case ctx.Err() != nil || known.Code() == connect.CodeDeadlineExceeded:
+		return c.unreachable(fmt.Sprintf("substrate node %s has not answered in time; what runs there goes on", c.host), err)
+	case !connect.IsWireError(err):
+		return c.unreachable(fmt.Sprintf("substrate node %s does not answer at %s (%s); what runs there goes on", c.host, c.api, known.Message()), err)
+	case known.Code() == connect.CodeUnavailable:
+		return c.unreachable(text, err)
+	case known.Code() == connect.CodeNotFound:
+		return notFound(text)
+	case known.Code() == connect.CodeUnimplemented:
+		return fmt.Errorf("substrate node %s runs another version of Trellis, which does not know this request; give all the same", c.host)
+	}
+	return errors.New(text)
+}
+
+func (c *client) unreachable(why string, err error) error {
+	return &vnp.Unreachable{Host: c.host, Why: why, Err: err}
+}
+
+// Prepare implements [vnp.Substrate].
+func (c *client) Prepare(ctx context.Context, p *plan.Plan) error {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("encode the plan of %s: %w", p.VNet, err)
+	}
+	_, err = c.rpc.Prepare(ctx, connect.NewRequest(&trellisv1.PrepareRequest{Plan: b}))
+	return c.explain(ctx, err)
+}
+
+// DryRun implements [vnp.Substrate].
+func (c *client) DryRun(ctx context.Context, p *plan.Plan) ([]vnp.Step, error) {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return nil, fmt.Errorf("encode the plan of %s: %w", p.VNet, err)
+	}
+	r, err := c.rpc.DryRun(ctx, connect.NewRequest(&trellisv1.DryRunRequest{Plan: b}))
+	if err != nil {
+		return nil, c.explain(ctx, err)
+	}
+	var steps []vnp.Step
+	for _, s := range r.Msg.Steps {
+		steps = append(steps, vnp.Step{Op: s.Op, Object: s.Object, Detail: s.Detail})
+	}
+	return steps, nil
+}
+
+// Capture implements [vnp.Substrate].
+func (c *client) Capture(ctx context.Context, vnet, node, iface string, snaplen uint32, count uint64, w io.Writer) error {
+	// Leaving early, for a writer that fails, must end the call.
+	call, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := c.rpc.Capture(call, connect.NewRequest(&trellisv1.CaptureRequest{
+		Vnet: vnet, Node: node, Interface: iface, Snaplen: snaplen, Count: count,
+	}))
+	if err != nil {
+		return c.explain(ctx, err)
+	}
+	defer stream.Close()
+	defer cancel()
+	for stream.Receive() {
+		if _, err := w.Write(stream.Msg().Pcap); err != nil {
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return c.explain(ctx, stream.Err())
+}
+
+// Ping implements [vnp.Substrate].
+func (c *client) Ping(ctx context.Context, r vnp.PingRequest, progress func(done, total int)) (*vnp.PingResult, error) {
+	call, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := c.rpc.SendEchoes(call, connect.NewRequest(echoesToProto(r)))
+	if err != nil {
+		return nil, c.explain(ctx, err)
+	}
+	defer stream.Close()
+	defer cancel()
+	for stream.Receive() {
+		switch e := stream.Msg().Event.(type) {
+		case *trellisv1.SendEchoesResponse_Progress:
+			progress(int(e.Progress.Done), int(e.Progress.Total))
+		case *trellisv1.SendEchoesResponse_Result:
+			out, err := echoResult(e.Result, len(r.Pairs))
+			if err != nil {
+				return nil, fmt.Errorf("on %s: %w", c.host, err)
+			}
+			return out, nil
+		}
+	}
+	if err := stream.Err(); err != nil {
+		return nil, c.explain(ctx, err)
+	}
+	return nil, fmt.Errorf("on %s: the agent has ended its answer without a result; its log says why", c.host)
+}
+
+// NodeStats implements [vnp.Substrate].
+func (c *client) NodeStats(ctx context.Context, vnet string) (map[string]vnp.NodeStats, error) {
+	r, err := c.rpc.NodeStats(ctx, connect.NewRequest(&trellisv1.NodeStatsRequest{Vnet: vnet}))
+	if err != nil {
+		return nil, c.explain(ctx, err)
+	}
+	out := make(map[string]vnp.NodeStats, len(r.Msg.Nodes))
+	for _, n := range r.Msg.Nodes {
+		out[n.Name] = nodeStats(n)
+	}
+	return out, nil
+}
+
+// PortStats implements [vnp.Substrate].
+func (c *client) PortStats(ctx context.Context, vnet string) (map[string]vnp.PortStats, error) {
+	r, err := c.rpc.PortStats(ctx, connect.NewRequest(&trellisv1.PortStatsRequest{Vnet: vnet}))
+	if err != nil {
+		return nil, c.explain(ctx, err)
+	}
+	out := make(map[string]vnp.PortStats, len(r.Msg.Ports))
+	for _, p := range r.Msg.Ports {
+		object := p.Node
+		if p.Interface != "" {
+			object += ":" + p.Interface
+		}
+		if out[object], err = portStats(p); err != nil {
+			return nil, fmt.Errorf("on %s: %w", c.host, err)
+		}
+	}
+	return out, nil
+}
+
+// UplinkStats implements [vnp.Substrate].
+func (c *client) UplinkStats(ctx context.Context) ([]vnp.UplinkStats, error) {
+	r, err := c.rpc.UplinkStats(ctx, connect.NewRequest(&trellisv1.UplinkStatsRequest{}))
+	if err != nil {
+		return nil, c.explain(ctx, err)
+	}
+	var out []vnp.UplinkStats
+	for _, u := range r.Msg.Uplinks {
+		out = append(out, vnp.UplinkStats{
+			Interface: u.Interface, XDP: u.Xdp, MTU: int(u.Mtu), Drops: u.Drops, Message: u.Message,
+		})
+	}
+	return out, nil
+}
+
+// SweepAll implements [vnp.Substrate].
+func (c *client) SweepAll(ctx context.Context) error {
+	_, err := c.rpc.SweepAll(ctx, connect.NewRequest(&trellisv1.SweepAllRequest{}))
+	return c.explain(ctx, err)
+}
