@@ -63,10 +63,15 @@ test: deps-test lint check-generated build
 		-- CGO_ENABLED=1 -race -count=1 -timeout 10m $$race \
 		-- -p 1 -count=1 -timeout 15m $$e2e
 
-## test-qemu: networks under Debian 12's own kernel, in a virtual machine
+## test-qemu: networks and EGRE under Debian 12's own kernels, in a virtual machine
 test-qemu:
 	@scripts/install test qemu
-	$(SUDO) env "PATH=$$PATH" TRELLIS_QEMU=1 go test -count=1 -timeout 30m ./test/qemu
+	$(SUDO) env "PATH=$$PATH" TRELLIS_QEMU=1 go test -count=1 -timeout 90m ./test/qemu
+
+## soak: what takes hours: the fast path against the stack, SOAK_CASES (1000000)
+SOAK_CASES ?= 1000000
+soak: deps-test
+	$(SUDO) env "PATH=$$PATH" TRELLIS_EQUAL_CASES=$(SOAK_CASES) go test -count=1 -timeout 6h -v -run 'TestEqual$$' ./test/equal
 
 ## lint: formatting, vet, staticcheck, import rules
 lint:
@@ -98,4 +103,4 @@ fuzz:
 clean:
 	rm -rf bin dist .tools
 
-.PHONY: help deps deps-test build install demo test test-qemu lint generate check-generated fuzz clean
+.PHONY: help deps deps-test build install demo test test-qemu soak lint generate check-generated fuzz clean

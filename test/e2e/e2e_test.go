@@ -70,14 +70,28 @@ type ping struct {
 // shown is what the tests use of the JSON of `trellis show VNET`.
 type shown struct {
 	Name, State string
+	Message     string
 	Nodes       []struct {
-		Name, State string
-		PID         int
-		Restarts    int
-		Loopbacks   []string
+		Name, State, Message string
+		Host, FastPath       string
+		PID                  int
+		Restarts             int
+		Loopbacks            []string
 	}
-	Links []struct {
-		Name, State string
-		Ends        []struct{ Node, Name, Device string }
+	Links []shownLink
+}
+
+// shownLink is one of its links.
+type shownLink struct {
+	Name, State, Message string
+	Ends                 []struct {
+		Node, Name, Device string
+		MTU                int
+		Addrs              []string
+		Paths              []struct {
+			Peer, Remote, State, Message string
+			Key                          uint32
+			MTU                          int
+		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"trellis/internal/agent/reconcile"
 	"trellis/test/testenv"
 )
 
@@ -50,7 +49,7 @@ links:
 // how often it is passed before: the first time, and later ones.
 func points() []string {
 	var all []string
-	for _, op := range reconcile.Ops() {
+	for _, op := range onOneMachine() {
 		for _, n := range []int{1, 2} {
 			all = append(all, fmt.Sprintf("agent.%s:%d", op, n))
 		}
@@ -103,7 +102,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 			nothingLeft(t, s)
 		})
 	}
-	for _, op := range reconcile.Ops() {
+	for _, op := range onOneMachine() {
 		if !reached[fmt.Sprintf("agent.%s:1", op)] {
 			t.Errorf("no network of this test has a step %q", op)
 		}

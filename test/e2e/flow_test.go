@@ -14,9 +14,12 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"trellis/test/testenv"
 )
+
+// client is a service, or a host of a sandbox, that answers the command line.
+type client interface {
+	Must(args ...string) string
+}
 
 // inside runs f on a thread in the network namespace of a process. Sockets that
 // f makes stay there; the process needs no program for it.
@@ -52,7 +55,7 @@ type flow struct {
 
 // startFlow sends a datagram every millisecond from one node to the loopback of
 // another, until Stop. The first one has arrived when it returns.
-func startFlow(t *testing.T, s *testenv.Service, network, from, to string) *flow {
+func startFlow(t *testing.T, s client, network, from, to string) *flow {
 	t.Helper()
 	v := show(t, s, network)
 	f := &flow{what: from + " to " + to, stopping: make(chan struct{})}
@@ -134,7 +137,7 @@ func (f *flow) mustNotHaveLost(t *testing.T) {
 }
 
 // show reads `trellis show VNET`.
-func show(t *testing.T, s *testenv.Service, network string) shown {
+func show(t *testing.T, s client, network string) shown {
 	t.Helper()
 	return decode[shown](t, s.Must("show", network, "-o", "json"))
 }
