@@ -98,6 +98,9 @@ func (s *Store) embed(ctx context.Context, o Options) error {
 	if err := s.start(ctx, o); err != nil {
 		return err
 	}
+	if err := s.reserve(); err != nil {
+		return fmt.Errorf("open store: %w", err)
+	}
 	s.workers.Go(s.compactor)
 	if o.Listen != "" {
 		s.workers.Go(s.measure)

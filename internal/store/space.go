@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -19,6 +23,7 @@ const (
 	roomToStart  = 4 * segment // two segments, the tree, a snapshot
 	roomToWrite  = 2*segment + 8<<20
 	roomToRemove = 1 << 20 // removing is how room is made
+	roomToGrow   = segment // taken ahead for the tree
 	// compactAfter is how many bytes are written between two compactions.
 	compactAfter = 32 << 20
 	// measureEvery is how often a store that others write to is looked at.
@@ -45,6 +50,27 @@ func (s *Store) room(bytes uint64) error {
 
 func isNoSpace(err error) bool {
 	return errors.Is(err, rpctypes.ErrNoSpace) || errors.Is(err, rpctypes.ErrGRPCNoSpace) || errors.Is(err, syscall.ENOSPC)
+}
+
+// reserve takes disk for the tree's growth, as etcd does for its log: what others
+// fill the disk with must not end a store that has work under way. File systems
+// that cannot reserve are none the worse for it.
+func (s *Store) reserve() error {
+	path := filepath.Join(s.dir, memberDir, "snap", "db")
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("reserve disk for the store: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("reserve disk for the store: %w", err)
+	}
+	err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, info.Size()+roomToGrow)
+	if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("reserve %d MiB of disk for the store in %s: %w", (info.Size()+roomToGrow)>>20, s.dir, err)
+	}
+	return nil
 }
 
 // wrote counts bytes written, and wakes the compactor when they are many.
@@ -123,6 +149,9 @@ func (s *Store) compactor() {
 		s.written.Store(0)
 		if err := s.forgetHistory(s.life); err != nil && s.life.Err() == nil {
 			s.log.Warn("the store keeps old revisions", "error", err)
+		}
+		if err := s.reserve(); err != nil && s.life.Err() == nil {
+			s.log.Warn("a full disk would end the store", "error", err)
 		}
 	}
 }
