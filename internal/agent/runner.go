@@ -82,6 +82,7 @@ var handlers = map[reconcile.Op]func(*runner, context.Context, []reconcile.Step)
 	reconcile.AddPort:      (*runner).addPorts,
 	reconcile.AddTunnel:    (*runner).addTunnels,
 	reconcile.Receive:      (*runner).receive,
+	reconcile.Unplug:       (*runner).unplug,
 	reconcile.Join:         (*runner).join,
 	reconcile.Enslave:      (*runner).enslave,
 	reconcile.Connect:      (*runner).connect,

@@ -275,6 +275,39 @@ func (r *runner) learnDevices() error {
 	return nil
 }
 
+// unplug takes ports from the ends that they had, whatever those were, and has
+// their nodes forget who was there.
+func (r *runner) unplug(_ context.Context, steps []reconcile.Step) error {
+	for _, s := range steps {
+		r.point(s.Op)
+		if err := r.unplugOne(s.Device); err != nil {
+			return fmt.Errorf("unplug %s/%s: %w", r.want.VNet, s.Name, err)
+		}
+		r.advance(1)
+	}
+	return nil
+}
+
+func (r *runner) unplugOne(device string) error {
+	if r.seen.kernel.Devices[device].Master != "" {
+		member := device
+		if _, behind := port.HelperNames(device); r.seen.index[behind] != 0 {
+			member = behind
+		}
+		if err := bridge.SetPort("", member); err != nil {
+			return err
+		}
+	}
+	if err := r.part(device); err != nil {
+		return err
+	}
+	ns, err := r.space(r.owners[device])
+	if err != nil {
+		return err
+	}
+	return ns.ForgetNeighbours(r.ports[device].Name)
+}
+
 // join makes shortbridges.
 func (r *runner) join(_ context.Context, steps []reconcile.Step) error {
 	for _, s := range steps {

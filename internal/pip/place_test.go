@@ -129,7 +129,7 @@ func TestOneTransactionForAllHosts(t *testing.T) {
 	if !slices.Equal(g.Record.Hosts, []string{"alpha", "beta", "gamma"}) {
 		t.Errorf("hosts %v", g.Record.Hosts)
 	}
-	if spans := slices.Sorted(maps.Keys(g.Record.Keys)); !slices.Equal(spans, []string{"a-b|alpha|gamma", "b-c|alpha|beta"}) {
+	if spans := slices.Sorted(maps.Keys(g.Record.Keys)); !slices.Equal(spans, []string{"a-b|alpha|gamma|a:eth1|b:eth1", "b-c|alpha|beta|b:eth2|c:eth1"}) {
 		t.Errorf("spans %v", spans)
 	}
 	for host, nodes := range map[string]int{"alpha": 1, "beta": 2, "gamma": 1} {
@@ -158,7 +158,7 @@ func TestNodesStayAndMoveOnlyWhenTold(t *testing.T) {
 	s.run(t)
 	first := mustAdmit(t, s.p, chain("x", "a@alpha", "b@beta", "c@gamma"))
 	s.report(t, "x", "alpha", "beta", "gamma")
-	key := first.Record.Keys["a-b|alpha|beta"]
+	key := first.Record.Keys["a-b|alpha|beta|a:eth1|b:eth1"]
 
 	// Without `on`, everything stays, and so do the keys.
 	stays := mustAdmit(t, s.p, chain("x", "a", "b", "c"))
@@ -174,7 +174,7 @@ func TestNodesStayAndMoveOnlyWhenTold(t *testing.T) {
 	if p := moved.Plans["beta"]; p == nil || !p.Empty() || p.Generation != moved.Record.Generation {
 		t.Errorf("plan of beta: %+v", p)
 	}
-	if k := moved.Record.Keys; len(k) != 1 || k["a-b|alpha|gamma"] == 0 || k["a-b|alpha|gamma"] == key {
+	if k := moved.Record.Keys; len(k) != 1 || k["a-b|alpha|gamma|a:eth1|b:eth1"] == 0 || k["a-b|alpha|gamma|a:eth1|b:eth1"] == key {
 		t.Errorf("keys %v, the old one was %d", k, key)
 	}
 	if again := mustAdmit(t, s.p, chain("x", "a", "b@gamma", "c")); again.Changed {
@@ -188,7 +188,7 @@ func TestNodesStayAndMoveOnlyWhenTold(t *testing.T) {
 
 	// And back: the key of before is not used again.
 	back := mustAdmit(t, s.p, chain("x", "a", "b@beta", "c"))
-	if k := back.Record.Keys["a-b|alpha|beta"]; k == 0 || k == key {
+	if k := back.Record.Keys["a-b|alpha|beta|a:eth1|b:eth1"]; k == 0 || k == key {
 		t.Errorf("key %d, once given up as %d", k, key)
 	}
 }
@@ -260,7 +260,7 @@ func TestAVanishedHostKeepsWhatItHas(t *testing.T) {
 	if !slices.Equal(asked, []string{"beta"}) {
 		t.Errorf("asked %v", asked)
 	}
-	if g.Record.Keys["a-b|alpha|beta"] != first.Record.Keys["a-b|alpha|beta"] {
+	if g.Record.Keys["a-b|alpha|beta|a:eth1|b:eth1"] != first.Record.Keys["a-b|alpha|beta|a:eth1|b:eth1"] {
 		t.Errorf("keys %v, before %v", g.Record.Keys, first.Record.Keys)
 	}
 	_, err = s.p.Admit(t.Context(), chain("x", "a@beta", "b", "c"), nil, false)
@@ -344,7 +344,7 @@ func TestPlansFollowTheSubstrate(t *testing.T) {
 	addr := netip.MustParseAddr("192.0.2.99")
 	s.alive["beta"].Update(func(h *store.Host) { h.Addrs = []netip.Addr{addr} })
 	s.eventually(t, "x", func(rec *store.VNetRecord) bool { return rec.Generation == first.Record.Generation+2 })
-	if p, err := s.Plan(t.Context(), "alpha", "x"); err != nil || p.Tunnels[0].Remote != addr || p.Tunnels[0].Key != first.Record.Keys["a-b|alpha|beta"] {
+	if p, err := s.Plan(t.Context(), "alpha", "x"); err != nil || p.Tunnels[0].Remote != addr || p.Tunnels[0].Key != first.Record.Keys["a-b|alpha|beta|a:eth1|b:eth1"] {
 		t.Errorf("plan of alpha: %+v, %v", p, err)
 	}
 	// What cannot be any more stays as it was; a host that comes back to it changes

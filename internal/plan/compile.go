@@ -190,7 +190,7 @@ func (c *compilation) addTunnel(l *vnet.Link, here, there string, t Tunnel) erro
 	if err != nil {
 		return fmt.Errorf("link %s of %s: %w", l.Name, c.v.Name, err)
 	}
-	span := Span(l.Name, here, there)
+	span := Span(l, here, there)
 	t.Key = c.a.Keys[span]
 	if t.Key == 0 {
 		return fmt.Errorf("link %s of %s: the way between %s and %s has no key", l.Name, c.v.Name, here, there)

@@ -17,9 +17,19 @@ const (
 )
 
 // Span names the way of a link between two substrate nodes, the same from both
-// sides. Each span has an EGRE key of its own.
-func Span(link, a, b string) string {
-	return link + "|" + min(a, b) + "|" + max(a, b)
+// sides. Each span has an EGRE key of its own. A point-to-point link with another
+// end is another span, so that nothing is taken from the old one any more.
+func Span(l *vnet.Link, a, b string) string {
+	span := l.Name + "|" + min(a, b) + "|" + max(a, b)
+	if l.Type == vnet.PointToPoint {
+		ends := [2]string{}
+		for i, e := range l.Endpoints {
+			ends[i] = e.Node + ":" + e.Name
+		}
+		slices.Sort(ends[:])
+		span += "|" + ends[0] + "|" + ends[1]
+	}
+	return span
 }
 
 // Spans lists the spans of a VNet whose nodes are placed as given: one for each
@@ -31,7 +41,7 @@ func Spans(v *vnet.VNet, placement map[string]string) []string {
 		hosts := linkHosts(&v.Links[i], placement)
 		for j, a := range hosts {
 			for _, b := range hosts[j+1:] {
-				spans = append(spans, Span(v.Links[i].Name, a, b))
+				spans = append(spans, Span(&v.Links[i], a, b))
 			}
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -89,6 +90,61 @@ links:
   - {name: narrow, endpoints: [b2, c], mtu: 1400}
   - {name: seg, type: lan, endpoints: [a, b, b2, c]}
 `
+
+// TestRecabledLink gives an interface another neighbour with the old one's
+// address, in its own host and across hosts: the next packet must reach it.
+func TestRecabledLink(t *testing.T) {
+	text := `name: cables
+routing: static
+nodes: {a: {on: alpha}, b: {on: alpha}, c: {on: alpha}, d: {on: beta}, e: {on: beta}, sw: {on: alpha}}
+links:
+  - {name: near, endpoints: [{node: a, interface: n0, addresses: ["192.0.2.0/31", "2001:db8::/127"]}, {node: b, interface: n0, addresses: ["192.0.2.1/31", "2001:db8::1/127"]}]}
+  - {name: far, endpoints: [{node: a, interface: f0, addresses: ["198.51.100.0/31", "2001:db8::2/127"]}, {node: d, interface: f0, addresses: ["198.51.100.1/31", "2001:db8::3/127"]}]}
+  - {name: lan, type: lan, endpoints: [{node: a, interface: l0, addresses: [203.0.113.1/24]}, {node: b, interface: l0, addresses: [203.0.113.2/24]}]}
+  - {name: spare, type: lan, endpoints: [{node: c, interface: l0, addresses: [100.64.0.2/24]}, {node: sw, interface: l0, addresses: [100.64.0.9/24]}]}
+  - {name: b-c, endpoints: ["b:x0", "c:x0"]}
+  - {name: d-e, endpoints: ["d:x0", "e:x0"]}
+`
+	s := testenv.StartSandbox(t, testenv.SandboxOptions{Hosts: []string{"alpha", "beta"}})
+	s.Must("up", write(t, "cables.yaml", text))
+	reach := func(t *testing.T, name string) {
+		t.Helper()
+		for _, addr := range []string{"192.0.2.1", "2001:db8::1", "198.51.100.1", "2001:db8::3", "203.0.113.2"} {
+			// Two of them: the kernel puts one off while it asks for the neighbour.
+			if out, stderr, code := s.Trellis("exec", "cables/a", "--", "ping", "-c2", "-i0.3", "-W1", addr); code != 0 {
+				t.Errorf("%s: %s does not answer: %s%s", name, addr, out, stderr)
+			}
+		}
+	}
+	reach(t, "as made")
+	for _, step := range []struct {
+		name  string
+		edits []string // pairs of old and new
+	}{
+		{"point to point in one host", []string{"{node: b, interface: n0,", "{node: c, interface: n0,"}},
+		{"point to point across hosts", []string{"{node: d, interface: f0,", "{node: e, interface: f0,"}},
+		{"into the own host", []string{"{node: e, interface: f0,", "{node: c, interface: f0,"}},
+		{"out of it again", []string{"{node: c, interface: f0,", "{node: d, interface: f0,"}},
+		{"from LAN to LAN", []string{
+			"{node: a, interface: l0, addresses: [203.0.113.1/24]}, {node: b, interface: l0, addresses: [203.0.113.2/24]}",
+			"{node: sw, interface: l0, addresses: [100.64.0.9/24]}, {node: b, interface: l0, addresses: [100.64.0.2/24]}",
+			"{node: c, interface: l0, addresses: [100.64.0.2/24]}, {node: sw, interface: l0, addresses: [100.64.0.9/24]}",
+			"{node: c, interface: l0, addresses: [203.0.113.2/24]}, {node: a, interface: l0, addresses: [203.0.113.1/24]}",
+		}},
+	} {
+		before := show(t, s, "cables")
+		next := strings.NewReplacer(step.edits...).Replace(text)
+		if next == text {
+			t.Fatalf("%s: nothing to edit in\n%s", step.name, text)
+		}
+		text = next
+		s.Must("up", write(t, "cables.yaml", text))
+		reach(t, step.name)
+		if after := show(t, s, "cables"); !maps.Equal(before.pids(), after.pids()) {
+			t.Errorf("%s: nodes were restarted: %v, then %v", step.name, before.pids(), after.pids())
+		}
+	}
+}
 
 // addr gives the address of a node on a link, of one family.
 func (v shown) addr(t *testing.T, link, node string, v4 bool) netip.Addr {

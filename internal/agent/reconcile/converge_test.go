@@ -167,6 +167,11 @@ func carryOut(t *testing.T, k *Kernel, p *plan.Plan, s Step) {
 			t.Fatalf("%s, but its far end has no program", s)
 		}
 		d.Fast = s.On
+	case Unplug:
+		if !there {
+			t.Fatalf("%s, but there is no device", s)
+		}
+		d.Master, d.Peer, d.Shaped, d.Path = "", "", false, Path{}
 	case Connect:
 		if !there || !d.Receives {
 			t.Fatalf("%s, but there is no device that receives", s)

@@ -126,6 +126,7 @@ const (
 	AddPort      Op = "add-port"      // make a veth pair between a node and the root context
 	AddTunnel    Op = "add-tunnel"    // make the pair that stands on a LAN's bridge for another machine
 	Receive      Op = "receive"       // have a pair's far end take what comes from the underlay
+	Unplug       Op = "unplug"        // take a port from the end that it had; its node forgets the neighbours there
 	Join         Op = "join"          // make or correct a shortbridge
 	Enslave      Op = "enslave"       // put a port on its LAN's bridge
 	Connect      Op = "connect"       // connect a port, or a LAN's tunnel, with its path
@@ -143,7 +144,7 @@ const (
 
 var order = []Op{
 	Stop, RemovePort, RemoveBridge, Start, AddBridge, AddPort, AddTunnel, Receive,
-	Join, Enslave, Connect, Shape, Resize, Carrier, Address, Route, Limit, Reload,
+	Unplug, Join, Enslave, Connect, Shape, Resize, Carrier, Address, Route, Limit, Reload,
 	FastPath, Release, Exec,
 }
 
@@ -279,6 +280,9 @@ func (d *differ) devices(want *plan.Plan) {
 			}
 			have := d.have.Devices[p]
 			if d.fresh["port "+p] || have.Master != l.Device || !have.Attached || have.Ingress.IsZero() != ingress[p].IsZero() {
+				if have.Master != l.Device {
+					d.unplug(p, label[p])
+				}
 				d.add(Step{Op: Enslave, Device: p, Peer: l.Device, Name: label[p], Detail: "lan " + l.Link})
 			}
 		}
@@ -414,6 +418,9 @@ func (d *differ) connect(t *plan.Tunnel, shaped bool, label string) {
 	if want == (Path{}) {
 		detail += ", when there is a way"
 	}
+	if t.LAN == "" && have.Path.Key != t.Key {
+		d.unplug(t.Device, label)
+	}
 	d.add(Step{Op: Connect, Device: t.Device, Name: label, Detail: detail})
 }
 
@@ -448,7 +455,23 @@ func (d *differ) joint(j plan.Joint, egress map[string]vnet.Shape, label map[str
 	if right(j.A, j.B) && right(j.B, j.A) {
 		return
 	}
+	for _, ends := range [][2]string{{j.A, j.B}, {j.B, j.A}} {
+		if d.have.Devices[ends[0]].Peer != ends[1] {
+			d.unplug(ends[0], label[ends[0]])
+		}
+	}
 	d.add(Step{Op: Join, Device: j.A, Peer: j.B, Name: label[j.A] + " - " + label[j.B]})
+}
+
+// unplug has a node forget its neighbours at a port that is to have another end:
+// one with the same address would be sent frames for the old one's MAC until the
+// node's kernel gave up on it, which takes up to 40 s. The port is off its old
+// end by then, so that nobody there can answer any more, and the step is repeated
+// if it is not known whether it was done.
+func (d *differ) unplug(device, label string) {
+	if !d.fresh["port "+device] {
+		d.add(Step{Op: Unplug, Device: device, Name: label, Detail: "its node forgets who was there"})
+	}
 }
 
 // inside decides about what is in a node.

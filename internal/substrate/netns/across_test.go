@@ -73,6 +73,38 @@ func TestRefreshNeighbours(t *testing.T) {
 	}
 }
 
+// TestForgetNeighbours leaves what was placed for good, and other interfaces'.
+func TestForgetNeighbours(t *testing.T) {
+	nstest.Root(t)
+	n := nstest.NewNode(t)
+	mustPorts(t, nstest.Spec(n, "eth1"), nstest.Spec(n, "eth2"))
+	n.Configure(t, "eth1", "192.0.2.1/24")
+	n.Configure(t, "eth2", "198.51.100.1/24")
+	n.Must(t, `ip neigh add 192.0.2.2 lladdr 02:00:00:00:00:77 dev eth1 nud reachable
+		ip neigh add 192.0.2.3 lladdr 02:00:00:00:00:77 dev eth1 nud stale
+		ip neigh add 192.0.2.4 lladdr 02:00:00:00:00:77 dev eth1 nud permanent
+		ip neigh add 2001:db8::2 lladdr 02:00:00:00:00:77 dev eth1 nud stale
+		ip neigh add 2001:db8::4 lladdr 02:00:00:00:00:77 dev eth1 nud permanent
+		ip neigh add 198.51.100.2 lladdr 02:00:00:00:00:77 dev eth2 nud stale`)
+	for range 2 { // the second time there is nothing to do
+		if err := n.ForgetNeighbours("eth1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have := n.Must(t, "ip neigh; ip -6 neigh")
+	for addr, want := range map[string]bool{
+		"192.0.2.2 ": false, "192.0.2.3 ": false, "2001:db8::2 ": false,
+		"192.0.2.4 ": true, "2001:db8::4 ": true, "198.51.100.2 ": true,
+	} {
+		if strings.Contains(have, addr) != want {
+			t.Errorf("%sis in the table: %v, want %v", addr, !want, want)
+		}
+	}
+	if err := n.ForgetNeighbours("eth9"); err != nil {
+		t.Error("an interface that is not there:", err)
+	}
+}
+
 func TestPolicy(t *testing.T) {
 	nstest.Root(t)
 	n := nstest.NewNode(t)

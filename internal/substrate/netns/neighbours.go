@@ -50,6 +50,54 @@ func (n *NS) RefreshNeighbours(limit int) (asked int, err error) {
 	return len(stale) - len(failed), nil
 }
 
+// ForgetNeighbours removes what the kernel has learned of neighbours at an
+// interface, as pulling the cable would (neigh_carrier_down, net/core/
+// neighbour.c). Entries that somebody has placed for good stay.
+func (n *NS) ForgetNeighbours(name string) error {
+	c, err := n.dial()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	names, err := c.Names()
+	if err != nil {
+		return fmt.Errorf("read a node's interfaces: %w", err)
+	}
+	index, ok := names[name]
+	if !ok {
+		return nil // whoever is missing it makes it anew, with no neighbours
+	}
+	var learned []rtnl.Neighbour
+	err = c.Dump(unix.RTM_GETNEIGH, rtnl.NeighbourHeader(unix.AF_UNSPEC, 0, 0), nil, func() { learned = learned[:0] }, func(body []byte) error {
+		e, ok := rtnl.ParseNeighbour(body)
+		if ok && e.Index == index && e.State&(unix.NUD_PERMANENT|unix.NUD_NOARP) == 0 && !e.Managed {
+			learned = append(learned, e)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read a node's neighbours: %w", err)
+	}
+	var b rtnl.Batch
+	for _, e := range learned {
+		b.Begin(unix.RTM_DELNEIGH, 0, rtnl.NeighbourHeader(rtnl.Family(e.Addr), e.Index, 0))
+		b.Bytes(unix.NDA_DST, e.Addr.AsSlice())
+	}
+	if b.Len() == 0 {
+		return nil
+	}
+	failed, err := c.Execute(&b)
+	if err != nil {
+		return fmt.Errorf("remove a node's neighbours: %w", err)
+	}
+	for _, f := range failed {
+		if !errors.Is(f.Err, unix.ENOENT) { // it has gone by itself
+			return fmt.Errorf("remove the neighbour %s at %s: %w", learned[f.Index].Addr, name, f.Err)
+		}
+	}
+	return nil
+}
+
 // RaiseNeighbourLimits makes room for n neighbours of each family on the whole
 // machine. The kernel keeps the neighbours of all network namespaces in one
 // table, of 1,024 entries by default, whose limits belong to the first
