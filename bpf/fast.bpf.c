@@ -4,15 +4,13 @@
  * own FIB. It may be faster than the node's stack, never different from it, so
  * whatever it is unsure of goes there.
  */
+#include "answers.h"
 #include "ends.h"
 #include "fib.h"
 #include "node.h"
 #include "policy.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
-
-/* Two-byte words of memory in a row, as one. */
-#define LOW_FIRST(a, b, c, d) ((__u64)(a) | (__u64)(b) << 16 | (__u64)(c) << 32 | (__u64)(d) << 48)
 
 /* To the node's stack, which takes the metadata for a reason not to merge. */
 static __always_inline int to_stack(struct xdp_md *ctx)
@@ -21,24 +19,28 @@ static __always_inline int to_stack(struct xdp_md *ctx)
 	return XDP_PASS;
 }
 
-/* readdress writes the addresses that the FIB has found. Those are aligned to two
- * bytes on the stack, where nothing larger may be read. */
-static __always_inline void readdress(struct ethhdr *eth, const struct bpf_fib_lookup *q)
+/* readdress writes the addresses that the FIB has found, which lie in a row. */
+static __always_inline void readdress(struct ethhdr *eth, const struct answer *a)
 {
-	const word16 *to = (const word16 *)q->dmac, *from = (const word16 *)q->smac;
+	word16 *to = (word16 *)eth;
 
-	*(word64 *)eth = LOW_FIRST(to[0], to[1], to[2], from[0]);
-	*(word32 *)((void *)eth + 8) = LOW_FIRST(from[1], from[2], 0, 0);
+#pragma unroll
+	for (int i = 0; i < ETH_ALEN / 2; i++) {
+		to[i] = a->dmac[i];
+		to[i + ETH_ALEN / 2] = a->smac[i];
+	}
 }
 
 SEC("xdp.frags")
 int node_in(struct xdp_md *ctx)
 {
-	struct bpf_fib_lookup q = {.ifindex = ctx->ingress_ifindex};
+	union question q = {.fib.ifindex = ctx->ingress_ifindex};
 	__u32 length = bpf_xdp_get_buff_len(ctx);
 	struct token *token = token_of(ctx);
 	enum entrance in = ENTERS_CLEAR;
 	struct net_device *dev;
+	struct answer *a;
+	struct asker by;
 	struct ethhdr *eth;
 	struct cursor c;
 	struct net *net;
@@ -46,6 +48,7 @@ int node_in(struct xdp_md *ctx)
 	struct end *e;
 	__u32 base, tap;
 	__u64 netns;
+	int asked;
 	void *ip;
 
 	if (!token)
@@ -60,17 +63,21 @@ int node_in(struct xdp_md *ctx)
 	if (!eth || !is_to(eth, dev))
 		return to_stack(ctx);
 	ip = c.at;
-	l = look_at(base, netns, q.ifindex);
+	l = look_at(base, netns, q.fib.ifindex);
 	if (type_of(eth) == bpf_htons(ETH_P_IP)) {
-		if (!ask_ipv4(&c, &q, length - sizeof(*eth)))
+		if (!ask_ipv4(&c, &q.fib, length - sizeof(*eth)))
 			return to_stack(ctx);
 		if (!is_clear(&l, LOOK_IN4))
 			in = enters_ipv4(ctx, &l);
+		by.changes = net->ipv4.rt_genid.counter;
+		by.first = q.word[0] & (spreads_by_ports4(net) ? ASKS_PORTS : ASKS_NO_PORTS);
 	} else if (type_of(eth) == bpf_htons(ETH_P_IPV6)) {
-		if (!ask_ipv6(&c, &q, length - sizeof(*eth)))
+		if (!ask_ipv6(&c, &q.fib, length - sizeof(*eth)))
 			return to_stack(ctx);
 		if (!is_clear(&l, LOOK_IN6))
-			in = enters_ipv6(ctx, &l, q.l4_protocol);
+			in = enters_ipv6(ctx, &l, q.fib.l4_protocol);
+		by.changes = net->ipv6.fib6_sernum.counter;
+		by.first = q.word[0] & (net->ipv6.sysctl.multipath_hash_policy ? ASKS_PORTS : ASKS_NO_PORTS);
 	} else {
 		return to_stack(ctx);
 	}
@@ -82,19 +89,24 @@ int node_in(struct xdp_md *ctx)
 	 * and encapsulating routes are the stack's. So is a way back by which the
 	 * packet came, which earns its sender a redirect.
 	 */
-	if (bpf_fib_lookup(ctx, &q, sizeof(q), 0) != BPF_FIB_LKUP_RET_SUCCESS || q.ifindex == ctx->ingress_ifindex)
+	by.netns = netns;
+	a = answer_at(&q, &by);
+	if (!a)
 		return to_stack(ctx);
-	e = end_of(base, netns, q.ifindex);
+	asked = in != ENTERS_CLEAR || !is_answered(a, &q, &by);
+	if (asked && (!ask(ctx, a, &q, &by) || a->ifindex == ctx->ingress_ifindex))
+		return to_stack(ctx);
+	e = end_of(base, netns, a->ifindex);
 	/* A frame with padding, which the stack takes off, may be too long but for it. */
 	if (!e || length > e->longest)
 		return to_stack(ctx);
-	l = look_at(base, netns, q.ifindex);
-	if (!is_free(&l, length) && !exits(ctx, &l, q.ifindex, length))
+	l = look_at(base, netns, a->ifindex);
+	if (!is_free(&l, length) && !exits(ctx, &l, a->ifindex, length))
 		return to_stack(ctx);
 
 	/* Not by the answer's family: an IPv4 packet may have an IPv6 next hop (RFC 8950). */
 	if (type_of(eth) == bpf_htons(ETH_P_IP)) {
-		if (!source_valid(ctx, net, &q, ip, e->slot, in == ENTERS_CLEAR))
+		if (asked && !source_valid(ctx, net, &q.fib, ip, e->slot, in == ENTERS_CLEAR))
 			return to_stack(ctx);
 		if (tap)
 			copy_frame(ctx, tap, TAP_TO_NODE);
@@ -104,7 +116,9 @@ int node_in(struct xdp_md *ctx)
 			copy_frame(ctx, tap, TAP_TO_NODE);
 		((struct ipv6hdr *)ip)->hop_limit--;
 	}
-	readdress(eth, &q);
+	if (asked && in == ENTERS_CLEAR)
+		keep_answer(a);
+	readdress(eth, a);
 	return leave(ctx, e, length);
 }
 

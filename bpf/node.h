@@ -74,7 +74,7 @@ struct fib_rules_ops {
 
 struct netns_ipv4 {
 	struct ipv4_devconf *devconf_all;
-	atomic_t dev_addr_genid;
+	atomic_t dev_addr_genid, rt_genid;
 	atomic_t fib_num_tclassid_users;
 	_Bool fib_has_custom_rules;
 	_Bool fib_has_custom_local_routes;
@@ -91,6 +91,7 @@ struct netns_ipv6 {
 	struct ipv6_devconf *devconf_all;
 	struct fib_rules_ops *fib6_rules_ops;
 	unsigned int fib6_rules_require_fldissect;
+	atomic_t fib6_sernum;
 	_Bool fib6_has_custom_rules;
 } OF_KERNEL;
 

@@ -201,6 +201,11 @@ static __noinline int source_routed(struct xdp_md *ctx, const struct bpf_fib_loo
 	       answer == BPF_FIB_LKUP_RET_UNSUPP_LWT;
 }
 
+static __always_inline int spreads_by_ports4(struct net *net)
+{
+	return bpf_core_field_exists(net->ipv4.sysctl_fib_multipath_hash_policy) && net->ipv4.sysctl_fib_multipath_hash_policy;
+}
+
 /* With rules or local routes of the node's own, or realms, the FIB is asked
  * about a packet's source. */
 static __always_inline int asks_source(struct net *net)

@@ -9,16 +9,17 @@ import (
 
 // Names of configurations.
 const (
-	Native      = "native"         // the machine's own stack
-	XDPNative   = "xdp-native"     // XDP with the machine's FIB
-	VethBridge  = "veth-bridge"    // a bridge and a veth pair on both sides of a router
-	VethMirred  = "veth-mirred"    // tc mirred and a veth pair on both sides
-	VXLANBridge = "vxlan-bridge"   // a VXLAN tunnel in front of each bridge
-	VXLANMirred = "vxlan-mirred"   // a VXLAN tunnel, stitched to the veth pair by tc mirred
-	Shortbridge = "shortbridge"    // Trellis's port programs on both sides, no tunnel
-	EGREStack   = "egre-stack"     // Trellis's tunnels on both sides, the router's own stack between
-	EGREFast    = "egre-fast"      // Trellis's tunnels and its fast path
-	EGREFast100 = "egre-fast-100k" // the same with 100,000 routes in the router's FIB
+	Native      = "native"          // the machine's own stack
+	XDPNative   = "xdp-native"      // XDP with the machine's FIB
+	VethBridge  = "veth-bridge"     // a bridge and a veth pair on both sides of a router
+	VethMirred  = "veth-mirred"     // tc mirred and a veth pair on both sides
+	VXLANBridge = "vxlan-bridge"    // a VXLAN tunnel in front of each bridge
+	VXLANMirred = "vxlan-mirred"    // a VXLAN tunnel, stitched to the veth pair by tc mirred
+	Shortbridge = "shortbridge"     // Trellis's port programs on both sides, no tunnel
+	EGREStack   = "egre-stack"      // Trellis's tunnels on both sides, the router's own stack between
+	EGREFast    = "egre-fast"       // Trellis's tunnels and its fast path
+	EGREFast100 = "egre-fast-100k"  // the same with 100,000 routes in the router's FIB
+	EGREFlows   = "egre-fast-flows" // the same with packets of 1,024 flows in turns
 
 	// The sink at the card, without a tunnel, with the headers of VXLAN and of
 	// EGRE: what everything else has on top.
@@ -35,7 +36,11 @@ const MaxRouters = 60
 
 // names are the configurations in the order of documents; rows of routers
 // besides.
-var names = []string{Native, XDPNative, VethBridge, VethMirred, VXLANMirred, VXLANBridge, Shortbridge, EGREStack, EGREFast, EGREFast100}
+var names = []string{Native, XDPNative, VethBridge, VethMirred, VXLANMirred, VXLANBridge, Shortbridge, EGREStack, EGREFast, EGREFast100, EGREFlows}
+
+// manyFlows is how many flows there are where a configuration's name ends in
+// -flows; each has a source address of its own.
+const manyFlows = 1024
 
 var generators = []string{generatorOnly, generatorVXLAN, generatorEGRE}
 
@@ -54,6 +59,7 @@ type configuration struct {
 	generator  string // the configuration that generates and counts such frames alone
 	sinkAtCard bool
 	routes     int // in each router's FIB, besides those that are needed
+	flows      int // that packets take turns in, a power of two; 0: one
 	// join does what the root context does between its cards and the routers'
 	// ports, in the root context.
 	join func(r *rig) error
@@ -100,6 +106,8 @@ func lookUp(name string) (*configuration, error) {
 		return &configuration{name: name, routers: 1, wrap: egreFrame, generator: generatorEGRE, join: egre(false)}, nil
 	case EGREFast100:
 		return &configuration{name: name, routers: 1, wrap: egreFrame, generator: generatorEGRE, routes: manyRoutes, join: egre(true)}, nil
+	case EGREFlows:
+		return &configuration{name: name, routers: 1, wrap: egreFrame, generator: generatorEGRE, flows: manyFlows, join: egre(true)}, nil
 	case EGREFast:
 		return &configuration{name: name, routers: 1, wrap: egreFrame, generator: generatorEGRE, join: egre(true)}, nil
 	}
@@ -143,5 +151,6 @@ func (c *configuration) frames(r *rig) (send, expect frame) {
 	if c.sinkAtCard {
 		return send, send
 	}
-	return send, c.wrap(endpoints{srcMAC: outMAC, dstMAC: sinkMAC, src: tunnelOut, dst: tunnelTo}, outTunnelID, expect)
+	expect = c.wrap(endpoints{srcMAC: outMAC, dstMAC: sinkMAC, src: tunnelOut, dst: tunnelTo}, outTunnelID, expect)
+	return send, expect.ofFlows(c.flows)
 }

@@ -24,6 +24,9 @@ const (
 	udpLen      = 8
 	vxlanLen    = 8
 	greLen      = 8
+	// Places in an IPv4 header.
+	checksumAt = 10
+	sourceAt   = 12
 	// headerMax is HEADER_BYTES of bpf/frame.h.
 	headerMax = 112
 )
@@ -49,6 +52,8 @@ type frame struct {
 	// mask has the bits of the header that a receiver can foresee.
 	mask []byte
 	len  int // of the whole frame, without the check sequence
+	// source is where the source address of the innermost IPv4 header is.
+	source int
 }
 
 // endpoints say from where to where an IPv4 packet in an Ethernet frame goes.
@@ -61,7 +66,7 @@ type endpoints struct {
 func plain(e endpoints, ttl uint8, size int) frame {
 	n := size - checkSequence
 	h := e.udp(nil, ttl, n-ethernetLen, discardPort, discardPort)
-	return frame{header: h, mask: bytes.Repeat([]byte{0xff}, len(h)), len: n}
+	return frame{header: h, mask: bytes.Repeat([]byte{0xff}, len(h)), len: n, source: ethernetLen + sourceAt}
 }
 
 // udp appends the headers of an IPv4 packet of n bytes. The UDP checksum is 0:
@@ -88,7 +93,7 @@ func (e *endpoints) ipv4(h []byte, ttl uint8, n int, protocol uint8, fragment ui
 	src, dst := e.src.As4(), e.dst.As4()
 	h = append(h, src[:]...)
 	h = append(h, dst[:]...)
-	binary.BigEndian.PutUint16(h[ip+10:], checksum(h[ip:]))
+	binary.BigEndian.PutUint16(h[ip+checksumAt:], checksum(h[ip:]))
 	return h
 }
 
@@ -104,7 +109,7 @@ func egreFrame(e endpoints, key uint32, inner frame) frame {
 	h = binary.BigEndian.AppendUint16(h, etherTypeBridge)
 	h = binary.BigEndian.AppendUint32(h, key)
 	mask := bytes.Repeat([]byte{0xff}, len(h))
-	return frame{header: append(h, inner.header...), mask: append(mask, inner.mask...), len: inner.len + outer}
+	return frame{header: append(h, inner.header...), mask: append(mask, inner.mask...), len: inner.len + outer, source: outer + inner.source}
 }
 
 // vxlan puts a frame into a tunnel (RFC 7348). Left to whoever encapsulates are
@@ -120,7 +125,17 @@ func vxlan(e endpoints, vni uint32, inner frame) frame {
 	for _, i := range []int{ip + 4, ip + 5, ip + 6, ip + 7, ip + 8, ip + 10, ip + 11, udp, udp + 1, udp + 6, udp + 7} {
 		mask[i] = 0
 	}
-	return frame{header: append(h, inner.header...), mask: append(mask, inner.mask...), len: inner.len + outer}
+	return frame{header: append(h, inner.header...), mask: append(mask, inner.mask...), len: inner.len + outer, source: outer + inner.source}
+}
+
+// ofFlows is the frame where the sources of so many flows may have sent it.
+func (f frame) ofFlows(n int) frame {
+	if n > 1 {
+		f.mask = bytes.Clone(f.mask)
+		clear(f.mask[f.source+2 : f.source+4])
+		clear(f.mask[f.source+checksumAt-sourceAt : f.source+checksumAt-sourceAt+2])
+	}
+	return f
 }
 
 // words gives bytes as the words of 8 bytes that the programs handle.

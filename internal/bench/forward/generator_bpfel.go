@@ -19,8 +19,10 @@ const (
 	generatorProgGenerate  = "generate"
 	generatorVarHeader     = "header"
 	generatorVarHeaderLen  = "header_len"
+	generatorVarOtherFlows = "other_flows"
 	generatorVarOutIfindex = "out_ifindex"
 	generatorVarSent       = "sent"
+	generatorVarSource     = "source"
 )
 
 // loadGenerator returns the embedded CollectionSpec for generator.
@@ -80,8 +82,10 @@ type generatorMapSpecs struct {
 type generatorVariableSpecs struct {
 	Header     *ebpf.VariableSpec `ebpf:"header"`
 	HeaderLen  *ebpf.VariableSpec `ebpf:"header_len"`
+	OtherFlows *ebpf.VariableSpec `ebpf:"other_flows"`
 	OutIfindex *ebpf.VariableSpec `ebpf:"out_ifindex"`
 	Sent       *ebpf.VariableSpec `ebpf:"sent"`
+	Source     *ebpf.VariableSpec `ebpf:"source"`
 }
 
 // generatorObjects contains all objects after they have been loaded into the kernel.
@@ -116,8 +120,10 @@ func (m *generatorMaps) Close() error {
 type generatorVariables struct {
 	Header     *ebpf.Variable `ebpf:"header"`
 	HeaderLen  *ebpf.Variable `ebpf:"header_len"`
+	OtherFlows *ebpf.Variable `ebpf:"other_flows"`
 	OutIfindex *ebpf.Variable `ebpf:"out_ifindex"`
 	Sent       *ebpf.Variable `ebpf:"sent"`
+	Source     *ebpf.Variable `ebpf:"source"`
 }
 
 // generatorPrograms contains all programs after they have been loaded into the kernel.

@@ -28,6 +28,7 @@ type meter struct {
 	outside *bench.Space // with the generator's device
 	send    frame
 	expect  frame
+	flows   int // that what is sent is of; 0: one
 
 	generator generatorObjects
 	sink      sinkObjects
@@ -64,6 +65,7 @@ func (m *meter) loadGenerator(out string) error {
 	}
 	return loadWith(spec, &m.generator, map[string]any{
 		"header": words(m.send.header), "header_len": uint32(len(m.send.header)), "out_ifindex": uint32(device.Index),
+		"source": uint32(m.send.source), "other_flows": uint32(max(m.flows, 1) - 1),
 	})
 }
 

@@ -112,6 +112,7 @@ func (r *rig) build(c *configuration) error {
 	}
 	r.meter.outside = r.outside
 	r.meter.send, r.meter.expect = c.frames(r)
+	r.meter.flows = c.flows
 	if c.sinkAtCard {
 		return r.meter.place(r.core, genDevice, r.root, inCard)
 	}

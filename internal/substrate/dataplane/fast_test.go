@@ -7,8 +7,11 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"trellis/internal/substrate/dataplane"
 	"trellis/internal/substrate/nstest"
@@ -128,6 +131,91 @@ func TestForwardsByteForByte(t *testing.T) {
 	c := r.counters(t, r.port2)
 	if want := uint64(4*4*2 + 3*4); c.FastFromNodePackets != want || c.FromNodePackets < want {
 		t.Errorf("counted %+v, want %d fast packets", c, want)
+	}
+}
+
+// TestAnswersOfTheFIBGo changes what the FIB has said of a flow right after a
+// packet of it: the next one must hear of it.
+func TestAnswersOfTheFIBGo(t *testing.T) {
+	r := newRouter(t)
+	must(t, r.Connect(r.port2, 0, path4(r.uplink)))
+	prefix := func(s string) *net.IPNet {
+		_, n, err := net.ParseCIDR(s)
+		must(t, err)
+		return n
+	}
+	inside := func(f func() error) func() { return func() { t.Helper(); must(t, r.n.Do(f)) } }
+	blackhole4 := &netlink.Route{Dst: prefix("10.0.9.5/32"), Type: unix.RTN_BLACKHOLE, Priority: 1}
+	blackhole6 := &netlink.Route{Dst: prefix("fd00:9::5/128"), Type: unix.RTN_BLACKHOLE, Priority: 1}
+	rule := netlink.NewRule()
+	rule.Src, rule.Type, rule.Priority = prefix("10.0.1.2/32"), unix.RTN_BLACKHOLE, 100
+	own := &netlink.Addr{IPNet: prefix("10.0.1.2/32")}
+	eth2 := netlink.Link(nil)
+	inside(func() (err error) { eth2, err = netlink.LinkByName("eth2"); return err })()
+	mac := func(last byte) func() {
+		return inside(func() error {
+			return netlink.NeighSet(&netlink.Neigh{
+				LinkIndex: eth2.Attrs().Index, IP: net.IPv4(10, 0, 2, 2), State: netlink.NUD_PERMANENT,
+				HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0xbb, last},
+			})
+		})
+	}
+	tick := func() { time.Sleep(15 * time.Millisecond) } // CONFIG_HZ is 100 at least
+	four, six := r.ipv4("10.0.9.5", 62), r.ipv6("fd00:9::5", 62)
+	for _, c := range []struct {
+		name     string
+		frame    []byte
+		set      func()
+		heard    func() // when at the latest; nil: at once
+		unset    func()
+		unheard  func()
+		forwards bool // to another neighbour
+	}{
+		{"an IPv4 route", four, inside(func() error { return netlink.RouteAdd(blackhole4) }), nil, inside(func() error { return netlink.RouteDel(blackhole4) }), nil, false},
+		{"an IPv4 rule", four, inside(func() error { return netlink.RuleAdd(rule) }), nil, inside(func() error { return netlink.RuleDel(rule) }), nil, false},
+		{"an address that is the source's", four, inside(func() error { return netlink.AddrAdd(eth2, own) }), nil, inside(func() error { return netlink.AddrDel(eth2, own) }), nil, false},
+		{"an IPv6 route", six, inside(func() error { return netlink.RouteAdd(blackhole6) }), nil, inside(func() error { return netlink.RouteDel(blackhole6) }), tick, false},
+		{"a neighbour's MAC", four, mac(9), tick, mac(1), tick, true},
+	} {
+		if c.heard == nil {
+			c.heard = func() {}
+		}
+		if c.unheard == nil {
+			c.unheard = func() {}
+		}
+		for round := range 20 {
+			tick() // so that the answer is fresh when it goes
+			for range 2 {
+				if verdict, _ := r.forward(c.frame); verdict != xdpRedirect {
+					t.Fatalf("%s, round %d: verdict %d before", c.name, round, verdict)
+				}
+			}
+			c.set()
+			c.heard()
+			verdict, out := r.forward(c.frame)
+			switch {
+			case c.forwards != (verdict == xdpRedirect):
+				t.Fatalf("%s, round %d: verdict %d", c.name, round, verdict)
+			case c.forwards && !bytes.Contains(out, []byte{2, 0, 0, 0, 0xbb, 9}):
+				t.Fatalf("%s, round %d: not there: %x", c.name, round, out)
+			}
+			c.unset()
+			c.unheard()
+		}
+	}
+}
+
+// A longer packet than its way takes asks again, and is the stack's.
+func TestAnswersMindTheMTU(t *testing.T) {
+	r := newRouter(t)
+	must(t, r.Connect(r.port2, 0, path4(r.uplink)))
+	for _, c := range []struct {
+		length  int
+		verdict uint32
+	}{{600, xdpRedirect}, {614, xdpRedirect}, {615, xdpPass}, {614, xdpRedirect}, {1000, xdpPass}} {
+		if verdict, _ := r.forward(r.ipv4("10.0.13.5", c.length)); verdict != c.verdict {
+			t.Errorf("%d bytes by a route for 600: verdict %d, want %d", c.length, verdict, c.verdict)
+		}
 	}
 }
 

@@ -33,6 +33,7 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	fastProgsMapAnswers      = "answers"
 	fastProgsMapCopies       = "copies"
 	fastProgsMapCounters     = "counters"
 	fastProgsMapDevices      = "devices"
@@ -98,6 +99,7 @@ type fastProgsProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type fastProgsMapSpecs struct {
+	Answers      *ebpf.MapSpec `ebpf:"answers"`
 	Copies       *ebpf.MapSpec `ebpf:"copies"`
 	Counters     *ebpf.MapSpec `ebpf:"counters"`
 	Devices      *ebpf.MapSpec `ebpf:"devices"`
@@ -137,6 +139,7 @@ func (o *fastProgsObjects) Close() error {
 //
 // It can be passed to loadFastProgsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type fastProgsMaps struct {
+	Answers      *ebpf.Map `ebpf:"answers"`
 	Copies       *ebpf.Map `ebpf:"copies"`
 	Counters     *ebpf.Map `ebpf:"counters"`
 	Devices      *ebpf.Map `ebpf:"devices"`
@@ -152,6 +155,7 @@ type fastProgsMaps struct {
 
 func (m *fastProgsMaps) Close() error {
 	return _FastProgsClose(
+		m.Answers,
 		m.Copies,
 		m.Counters,
 		m.Devices,

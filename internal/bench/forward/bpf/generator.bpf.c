@@ -12,8 +12,37 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 /* The device to send from. */
 volatile const __u32 out_ifindex;
 
+/* Flows less one, a power of two less one: frames take turns to come from that
+ * many addresses, from the one in the header on. */
+volatile const __u32 other_flows;
+
+/* Where the source address of the innermost IPv4 header is. */
+volatile const __u32 source;
+
 /* Frames that were sent; one processor runs the program at a time. */
 __u64 sent;
+
+/* from_flow gives the frame its source address, whose lower half no flow
+ * overflows. */
+static __always_inline int from_flow(void *data, void *end, __u32 flow)
+{
+	__be16 *half, *check;
+	__be16 to;
+	__u32 sum;
+
+	if (source > HEADER_BYTES - 4 || source < 2)
+		return -1;
+	half = data + source + 2;
+	check = data + source - 2;
+	if ((void *)(half + 1) > end || (void *)check < data)
+		return -1;
+	to = bpf_htons(bpf_ntohs(*half) + flow);
+	sum = (__u16)~*check + (__u32)(__u16)~*half + to; /* RFC 1624 */
+	sum = (sum & 0xffff) + (sum >> 16);
+	*check = ~((sum & 0xffff) + (sum >> 16));
+	*half = to;
+	return 0;
+}
 
 SEC("xdp")
 int generate(struct xdp_md *ctx)
@@ -31,6 +60,8 @@ int generate(struct xdp_md *ctx)
 			return XDP_ABORTED;
 		*word = header[i];
 	}
+	if (other_flows && from_flow(data, end, sent & other_flows))
+		return XDP_ABORTED;
 	sent++;
 	return bpf_redirect(out_ifindex, 0);
 }
