@@ -433,14 +433,19 @@ func newSandboxCutCommand(s *sandboxEnv) *cobra.Command {
 
 func newSandboxHealCommand(s *sandboxEnv) *cobra.Command {
 	return s.change(&cobra.Command{
-		Use:   "heal HOST [HOST]",
-		Short: "Undo cuts and delays between two hosts, or all trouble of one",
+		Use:   "heal [HOST [HOST]]",
+		Short: "Undo cuts and delays between two hosts, or all trouble of one, or of all",
 		Long: lines(
 			"Undo what was cut and delayed between two hosts; with one host, between it and all",
-			"others, and its MTU is the underlay's again."),
-		Example: lines("  trellis sandbox heal beta gamma", "  trellis sandbox heal alpha"),
-	}, 1, 2, func(ctx context.Context, p sandbox.Place, args []string) error {
-		return p.Heal(ctx, s.name, args[0], second(args))
+			"others, and its MTU is the underlay's again. Without a host, all of the sandbox's are",
+			"healed so."),
+		Example: lines("  trellis sandbox heal beta gamma", "  trellis sandbox heal alpha", "  trellis sandbox heal"),
+	}, 0, 2, func(ctx context.Context, p sandbox.Place, args []string) error {
+		a, b := "", second(args)
+		if len(args) > 0 {
+			a = args[0]
+		}
+		return p.Heal(ctx, s.name, a, b)
 	})
 }
 

@@ -75,22 +75,35 @@ func (p Place) Narrow(ctx context.Context, sandbox, host string, mtu int) error 
 
 // Heal undoes all cuts and delays between two hosts; without the second one,
 // between the first and all others, and the first one's MTU is the underlay's
-// again.
+// again. Without any it heals all hosts.
 func (p Place) Heal(ctx context.Context, sandbox, a, b string) error {
 	return p.change(ctx, sandbox, func(u *underlay) error {
-		pairs, err := u.pairs(a, b)
-		if err != nil {
-			return err
+		if a != "" {
+			return u.heal(a, b)
 		}
-		if err := errors.Join(u.cut(pairs, false), u.delay(pairs, 0)); err != nil || b != "" {
-			return err
+		var errs []error
+		for _, h := range u.spec.Hosts {
+			errs = append(errs, u.heal(h.Name, ""))
 		}
-		i, err := u.spec.index(a)
-		if err != nil {
-			return err
-		}
-		return u.narrow(i, u.spec.Underlay.MTU)
+		return errors.Join(errs...)
 	})
+}
+
+func (u *underlay) heal(a, b string) error {
+	i, err := u.spec.index(a)
+	if err != nil {
+		return err
+	}
+	var pairs []pair
+	if b != "" || len(u.spec.Hosts) > 1 {
+		if pairs, err = u.pairs(a, b); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(u.cut(pairs, false), u.delay(pairs, 0)); err != nil || b != "" {
+		return err
+	}
+	return u.narrow(i, u.spec.Underlay.MTU)
 }
 
 // change does something to the underlay of a sandbox, alone.

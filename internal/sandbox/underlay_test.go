@@ -204,10 +204,11 @@ func TestANarrowPathRefusesLongPackets(t *testing.T) {
 	}
 	again.close()
 	u.tells(t, "MTU 1400", "MTU 1350", "")
-	for _, host := range []string{"alpha", "beta"} {
-		if err := p.Heal(ctx, "", host, ""); err != nil {
-			t.Fatal(err)
-		}
+	if err := p.Cut(ctx, "", "beta", "gamma"); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Heal(ctx, "", "", ""); err != nil {
+		t.Fatal(err)
 	}
 	u.tells(t, "", "", "")
 	for i, s := range u.hosts { // they remember what they were told for ten minutes
