@@ -27,7 +27,7 @@ const (
 func (w *worker) awaitRoutes(ctx context.Context, want *plan.Plan, changed func() bool) error {
 	open := map[string]*plan.Node{}
 	for i := range want.Nodes {
-		if n := &want.Nodes[i]; len(n.Components) > 0 && !w.waiting()[n.Name] {
+		if n := &want.Nodes[i]; len(n.Components) > 0 && !w.held[n.Name] {
 			open[n.Name] = n
 		}
 	}
@@ -55,7 +55,7 @@ func (w *worker) awaitRoutes(ctx context.Context, want *plan.Plan, changed func(
 		}
 		spaces[s.Node] = ns
 	}
-	pause := firstLook
+	pause, due := firstLook, w.restartDue()
 	for len(open) > 0 {
 		began := time.Now()
 		missing, err := lookAtRoutes(want, open, spaces)
@@ -75,6 +75,8 @@ func (w *worker) awaitRoutes(ctx context.Context, want *plan.Plan, changed func(
 			return ctx.Err()
 		case <-w.wake:
 			w.poke() // the loop in run looks why
+			return nil
+		case <-due: // what is missing may be the way to the node that waits
 			return nil
 		case <-time.After(pause):
 		}

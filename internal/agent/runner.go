@@ -49,7 +49,7 @@ type runner struct {
 
 func newRunner(w *worker, want *plan.Plan, seen *observed) *runner {
 	r := &runner{
-		w: w, a: w.a, want: want, seen: seen, marks: reconcile.MarksOf(want), wait: w.waiting(),
+		w: w, a: w.a, want: want, seen: seen, marks: reconcile.MarksOf(want), wait: w.hold(),
 		nodes: map[string]*plan.Node{}, ports: map[string]*plan.Port{}, lans: map[string]*plan.LAN{},
 		tunnels: map[string]*plan.Tunnel{}, owners: map[string]string{},
 		held: map[string]*container.Held{},

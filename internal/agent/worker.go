@@ -36,7 +36,10 @@ type worker struct {
 
 	ended  chan struct{} // closed when run returns
 	report *reporter
-	nodes  map[string]*restart // of run's goroutine alone
+	// Of run's goroutine alone:
+	nodes map[string]*restart
+	held  map[string]bool // the nodes that the last pass has not started, since they wait
+	until time.Time       // when the first of those may start; zero: none waits
 }
 
 // watch is the wait for one container's end.
@@ -141,9 +144,7 @@ func (w *worker) run(ctx context.Context) {
 			pause = min(2*pause, longestPause)
 		default:
 			pause = firstPause
-			if next := w.nextRestart(); !next.IsZero() {
-				again = time.After(time.Until(next))
-			}
+			again = w.restartDue()
 		}
 		select {
 		case <-ctx.Done():
@@ -171,27 +172,31 @@ func (w *worker) changed(p *plan.Plan, forgotten bool) func() bool {
 	}
 }
 
-// waiting gives the nodes whose restart is held back now.
-func (w *worker) waiting() map[string]bool {
-	wait := map[string]bool{}
+// hold decides which nodes a pass does not start, because their restart is held
+// back, and keeps that, with when the first of them may: the next pass is due
+// then, however long this one takes.
+func (w *worker) hold() map[string]bool {
+	w.held, w.until = map[string]bool{}, time.Time{}
 	now := time.Now()
 	for name, r := range w.nodes {
-		if r.before.After(now) {
-			wait[name] = true
+		if !r.before.After(now) {
+			continue
+		}
+		w.held[name] = true
+		if w.until.IsZero() || r.before.Before(w.until) {
+			w.until = r.before
 		}
 	}
-	return wait
+	return w.held
 }
 
-// nextRestart gives the earliest time at which a held-back node may start.
-func (w *worker) nextRestart() (next time.Time) {
-	now := time.Now()
-	for _, r := range w.nodes {
-		if r.before.After(now) && (next.IsZero() || r.before.Before(next)) {
-			next = r.before
-		}
+// restartDue gives a channel that tells when a node that the last pass has held
+// back may start; nil: there is none.
+func (w *worker) restartDue() <-chan time.Time {
+	if w.until.IsZero() {
+		return nil
 	}
-	return next
+	return time.After(time.Until(w.until))
 }
 
 // died books a node's end, and says when it may start again.

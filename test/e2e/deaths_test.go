@@ -218,3 +218,34 @@ func TestADaemonThatDiesIsRestarted(t *testing.T) {
 		t.Errorf("processes were %v and are %v", before.pids(), after.pids())
 	}
 }
+
+// TestANodeIsRestartedWhileOthersMissIt holds a router back until the others have
+// lost their routes to it, so that the service waits for what only the restart
+// can bring.
+func TestANodeIsRestartedWhileOthersMissIt(t *testing.T) {
+	needFRR(t)
+	s := testenv.StartService(t, testenv.Options{})
+	s.Must("up", write(t, "routed.yaml", routed))
+	for deaths := 1; deaths <= 3; deaths++ { // pauses of 0, 0.25 and 0.5 s
+		var pid int
+		eventually(t, 10*time.Second, fmt.Sprintf("the node runs after %d deaths", deaths-1), func() bool {
+			v := show(t, s, "routed")
+			state, restarts := v.node(t, "b")
+			pid = v.pids()["b"]
+			return state == "running" && restarts == deaths-1 && pid > 0
+		})
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, 10*time.Second, "the node runs after three deaths", func() bool {
+		state, restarts := show(t, s, "routed").node(t, "b")
+		return state == "running" && restarts == 3
+	})
+	eventually(t, 30*time.Second, "everything is reachable again", func() bool {
+		_, _, code := s.Trellis("ping", "routed")
+		return code == 0
+	})
+	s.Must("down", "routed")
+	nothingLeft(t, s)
+}
