@@ -9,6 +9,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"trellis/internal/plan"
 )
 
 // Host is what the agent of a substrate node tells of it. The record stays in
@@ -88,6 +90,18 @@ type session struct {
 	ID    string    `json:"id"`    // Host.ID
 	Nonce string    `json:"nonce"` // of the registration
 	Since time.Time `json:"since"`
+	// Protocol and Version are those of the process: until it has told what it
+	// offers, the record is still that of the one before it.
+	Protocol int    `json:"protocol,omitempty"`
+	Version  string `json:"version,omitempty"`
+}
+
+// speaks tells what a live agent speaks, and its version; 0: not known.
+func (p *hostParts) speaks() (protocol int, version string) {
+	if p.alive.Protocol == 0 && p.record != nil {
+		return p.record.Protocol, p.record.Version
+	}
+	return p.alive.Protocol, p.alive.Version
 }
 
 // hostParts is what there is of one host in the store.
@@ -237,7 +251,8 @@ func (s *Store) WatchHosts(ctx context.Context) <-chan HostEvent {
 }
 
 // ForgetHost removes a substrate node that is gone for good. It fails while the
-// agent lives, and while a VNet has a part there.
+// agent lives, and while a VNet wants a part there. What is only left to be
+// removed there does not count: nobody will do it.
 func (s *Store) ForgetHost(ctx context.Context, name string) error {
 	doing := "forget host " + name
 	parts, err := s.hosts(ctx)
@@ -251,33 +266,37 @@ func (s *Store) ForgetHost(ctx context.Context, name string) error {
 	if p.alive != nil {
 		return fmt.Errorf("%s: its agent lives; stop it first", doing)
 	}
-	held, err := s.plansOf(ctx, name)
+	wanted, revision, err := s.plansOf(ctx, name)
 	if err != nil {
 		return err
 	}
-	if len(held) > 0 {
-		return fmt.Errorf("%s: %s has a part there; take it down first", doing, strings.Join(held, ", "))
+	if len(wanted) > 0 {
+		return fmt.Errorf("%s: %s has a part there; take it down first", doing, strings.Join(wanted, ", "))
 	}
 	_, err = s.commit(ctx, doing, 0,
 		[]clientv3.Cmp{
 			clientv3.Compare(clientv3.CreateRevision(hostKey(name, partAlive)), "=", 0),
-			clientv3.Compare(clientv3.CreateRevision(planKeys(name)), "=", 0).WithPrefix(),
+			// Of no plans at all, this is true.
+			clientv3.Compare(clientv3.ModRevision(planKeys(name)), "<", revision+1).WithPrefix(),
 		},
 		[]clientv3.Op{clientv3.OpDelete(hostKeys(name), clientv3.WithPrefix())})
 	return err
 }
 
-// plansOf names the VNets that have a plan for a host.
-func (s *Store) plansOf(ctx context.Context, host string) ([]string, error) {
+// plansOf names the VNets whose plan for a host asks for something, or cannot be
+// read, as of a revision.
+func (s *Store) plansOf(ctx context.Context, host string) (names []string, revision int64, err error) {
 	ctx, cancel := s.call(ctx)
 	defer cancel()
-	r, err := s.client.Get(ctx, planKeys(host), clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	r, err := s.client.Get(ctx, planKeys(host), clientv3.WithPrefix())
 	if err != nil {
-		return nil, s.explain(ctx, "list the plans of "+host, err)
+		return nil, 0, s.explain(ctx, "list the plans of "+host, err)
 	}
-	var names []string
 	for _, kv := range r.Kvs {
-		names = append(names, strings.TrimPrefix(string(kv.Key), planKeys(host)))
+		p := &plan.Plan{}
+		if err := decode(kv.Value, p); err != nil || !p.Empty() {
+			names = append(names, strings.TrimPrefix(string(kv.Key), planKeys(host)))
+		}
 	}
-	return names, nil
+	return names, r.Header.Revision, nil
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"trellis/internal/plan"
 )
 
 func host(name, id string) Host {
@@ -193,14 +195,51 @@ func TestKilledHostTakesItsNameAtOnce(t *testing.T) {
 
 func TestOtherProtocolIsRefused(t *testing.T) {
 	s := open(t, t.TempDir())
-	r := mustRegister(t, s, host("beta", "1"))
-	r.Update(func(h *Host) { h.Protocol, h.Version = Protocol+1, "9.0" })
-	eventually(t, s, time.Second, "beta", func(h HostState) bool { return h.Protocol == Protocol+1 })
+	mustRegister(t, s, host("beta", "1"))
+	speak(t, s, "beta", Protocol+1, "9.0")
 	_, err := s.Register(t.Context(), host("alpha", "2"))
 	wantSentence(t, err, "beta (trellis 9.0, protocol 2)", "same version")
 	if hosts, err := s.Hosts(t.Context()); err != nil || len(hosts) != 1 {
 		t.Errorf("hosts after the refusal: %+v, %v", hosts, err)
 	}
+	speak(t, s, "beta", 0, "") // an agent that does not tell: its record counts
+	mustRegister(t, s, host("alpha", "2"))
+}
+
+// speak has a live agent speak a protocol.
+func speak(t *testing.T, s *Store, name string, protocol int, version string) {
+	t.Helper()
+	parts, err := s.hosts(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	as := *parts[name].alive
+	as.Protocol, as.Version = protocol, version
+	value, err := encode(as)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.client.Put(t.Context(), hostKey(name, partAlive), string(value)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// After an upgrade of all hosts, one that has only claimed its name yet is not
+// taken for the older service that its record is of.
+func TestClaimedHostSpeaksItsOwnProtocol(t *testing.T) {
+	s := open(t, t.TempDir())
+	old := mustRegister(t, s, host("beta", "1"))
+	old.Update(func(h *Host) { h.Protocol, h.Version = Protocol-1, "0.1" })
+	eventually(t, s, 5*time.Second, "beta", func(h HostState) bool { return h.Protocol == Protocol-1 })
+	if err := old.Close(); err != nil {
+		t.Fatal(err)
+	}
+	upgraded, err := s.Claim(t.Context(), host("beta", "1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer upgraded.Close()
+	mustRegister(t, s, host("alpha", "2"))
 }
 
 func TestBadHostNamesAreRefused(t *testing.T) {
@@ -222,9 +261,9 @@ func TestForgetHost(t *testing.T) {
 	rec, plans := record("a", 1, 1, 0)
 	mustPut(t, s, rec, plans)
 	wantSentence(t, s.ForgetHost(t.Context(), "h"), "a has a part there")
-	if err := s.Forget(t.Context(), rec); err != nil {
-		t.Fatal(err)
-	}
+	// What is only left to be removed there does not keep it.
+	rec.State, rec.Generation = Removing, 2
+	mustPut(t, s, rec, map[string]*plan.Plan{"h": {VNet: "a", Generation: 2}})
 	watch := s.WatchHosts(t.Context())
 	next(t, watch)
 	next(t, watch)

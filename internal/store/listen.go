@@ -10,19 +10,20 @@ import (
 )
 
 // checkListen refuses an address that cannot be listened at, and certificates
-// that nobody would accept, before the store is touched.
-func checkListen(o Options) error {
+// that nobody would accept, before the store is touched. It gives the address
+// with the number that stands behind a name, since etcd takes no names.
+func checkListen(o Options) (at string, err error) {
 	if _, _, err := net.SplitHostPort(o.Listen); err != nil {
-		return fmt.Errorf("%q is no address to listen at; write HOST:PORT", o.Listen)
+		return "", fmt.Errorf("%q is no address to listen at; write HOST:PORT", o.Listen)
 	}
 	if err := o.TLS.Check(); err != nil {
-		return err
+		return "", err
 	}
 	l, err := net.Listen("tcp", o.Listen)
 	if err != nil {
-		return fmt.Errorf("the store cannot listen at %s: %w; name an address of this machine and a free port", o.Listen, err)
+		return "", fmt.Errorf("the store cannot listen at %s: %w; name an address of this machine and a free port", o.Listen, err)
 	}
-	return l.Close()
+	return l.Addr().String(), l.Close()
 }
 
 // listenFor has etcd listen for other hosts. Who connects must show a

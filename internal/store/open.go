@@ -85,7 +85,7 @@ func (s *Store) embed(ctx context.Context, o Options) error {
 	}
 	s.dir, s.where = dir, "the store in "+dir
 	if o.Listen != "" {
-		if err := checkListen(o); err != nil {
+		if o.Listen, err = checkListen(o); err != nil {
 			return err
 		}
 	}

@@ -63,8 +63,11 @@ func (s *Store) claimProtocol(ctx context.Context) error {
 func agree(name string, parts map[string]*hostParts) error {
 	var others []string
 	for n, p := range parts {
-		if n != name && p.alive != nil && p.record != nil && p.record.Protocol != Protocol {
-			others = append(others, fmt.Sprintf("%s (trellis %s, protocol %d)", n, p.record.Version, p.record.Protocol))
+		if n == name || p.alive == nil {
+			continue
+		}
+		if protocol, version := p.speaks(); protocol != 0 && protocol != Protocol {
+			others = append(others, fmt.Sprintf("%s (trellis %s, protocol %d)", n, version, protocol))
 		}
 	}
 	if len(others) == 0 {

@@ -37,6 +37,8 @@ type Registration struct {
 	end   context.CancelCauseFunc
 	wake  chan struct{}
 	beats sync.WaitGroup
+	// refused is why it could not be registered anew the last time; beat's own.
+	refused string
 
 	mu      sync.Mutex
 	host    Host
@@ -223,7 +225,7 @@ func (r *Registration) take(ctx context.Context, was *hostParts) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	alive, err := encode(session{ID: h.ID, Nonce: r.nonce, Since: time.Now()})
+	alive, err := encode(session{ID: h.ID, Nonce: r.nonce, Since: time.Now(), Protocol: h.Protocol, Version: h.Version})
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
@@ -302,12 +304,15 @@ func (r *Registration) again() bool {
 	err := r.enter(r.life, 0)
 	switch {
 	case err == nil:
+		r.refused = ""
 		r.s.log.Info("registered again", "host", r.host.Name)
 		return true
 	case errors.Is(err, ErrNameTaken):
 		r.end(err)
-	case r.life.Err() == nil:
-		r.s.log.Debug("the host counts as vanished", "host", r.host.Name, "error", err)
+	case errors.Is(err, ErrAway) || r.life.Err() != nil: // that is told once for all
+	case err.Error() != r.refused:
+		r.refused = err.Error()
+		r.s.log.Warn("the host counts as vanished", "host", r.host.Name, "error", err)
 	}
 	return false
 }

@@ -157,6 +157,37 @@ func TestFullDiskElsewhereRefusesWritesAndAllowsRemoval(t *testing.T) {
 	}
 }
 
+// A store that was closed while its disk was full does not say so for ever.
+func TestFullDiskIsForgottenOnceThereIsRoom(t *testing.T) {
+	near, far, reopen := two(t)
+	if !near.tellFull(true) {
+		t.Fatal("the store does not tell")
+	}
+	if err := near.Close(); err != nil {
+		t.Fatal(err)
+	}
+	reopen()
+	var err error
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if err = far.roomElsewhere(t.Context()); err == nil {
+			return
+		}
+	}
+	t.Errorf("with room on the disk: %v", err)
+}
+
+// etcd listens at numbers alone; a name in the configuration stands for one.
+func TestStoreListensByName(t *testing.T) {
+	certificate := authority(t)
+	_, port, _ := net.SplitHostPort(freePort(t))
+	s := mustOpen(t, Options{Dir: t.TempDir(), Listen: "localhost:" + port, TLS: certificate("alpha")})
+	for _, u := range s.server.Config().ListenClientUrls {
+		if net.ParseIP(u.Hostname()) == nil {
+			t.Errorf("etcd is to listen at %s", u.Host)
+		}
+	}
+}
+
 // TestExpiredServerIsNamed connects to a server whose certificate has run out.
 func TestExpiredServerIsNamed(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

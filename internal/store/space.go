@@ -24,6 +24,8 @@ const (
 	roomToWrite  = 2*segment + 8<<20
 	roomToRemove = 1 << 20 // removing is how room is made
 	roomToGrow   = segment // taken ahead for the tree
+	// reserveTries bounds how often that is tried while signals interrupt it.
+	reserveTries = 100
 	// compactAfter is how many bytes are written between two compactions.
 	compactAfter = 32 << 20
 	// measureEvery is how often a store that others write to is looked at.
@@ -66,9 +68,26 @@ func (s *Store) reserve() error {
 	if err != nil {
 		return fmt.Errorf("reserve disk for the store: %w", err)
 	}
-	err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, info.Size()+roomToGrow)
-	if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+	err = persevere(func() error {
+		return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, info.Size()+roomToGrow)
+	})
+	if err != nil {
 		return fmt.Errorf("reserve %d MiB of disk for the store in %s: %w", (info.Size()+roomToGrow)>>20, s.dir, err)
+	}
+	return nil
+}
+
+// persevere reserves disk in spite of signals, which end that on a tmpfs of
+// older kernels. What cannot be reserved for another reason than a full disk, or an
+// error of it, is none the worse for it.
+func persevere(reserve func() error) error {
+	for range reserveTries {
+		if err := reserve(); !errors.Is(err, unix.EINTR) {
+			if errors.Is(err, unix.EOPNOTSUPP) {
+				return nil
+			}
+			return err
+		}
 	}
 	return nil
 }
@@ -90,15 +109,16 @@ func (s *Store) wrote(bytes int) {
 func (s *Store) measure() {
 	tick := time.NewTicker(measureEvery)
 	defer tick.Stop()
-	size, full := s.server.Server.Backend().Size(), false
+	size := s.server.Server.Backend().Size()
+	full, told := false, false // at first the store may say what was true when it was closed
 	for {
 		now := s.server.Server.Backend().Size()
 		if now > size {
 			s.wrote(int(now - size))
 		}
 		size = now
-		if is := s.room(roomToWrite) != nil; is != full && s.tellFull(is) {
-			full = is
+		if is := s.room(roomToWrite) != nil; (is != full || !told) && s.tellFull(is) {
+			full, told = is, true
 		}
 		select {
 		case <-s.life.Done():

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sys/unix"
 
 	"trellis/internal/plan"
 )
@@ -220,6 +221,26 @@ func TestFullDiskRefusesStart(t *testing.T) {
 		t.Fatalf("start on a small disk: %v", err)
 	}
 	wantSentence(t, err, "is full", "make room")
+}
+
+// On older kernels, a tmpfs takes any signal as a reason to end what it is at, and
+// Go's runtime sends its threads signals at any time.
+func TestSignalsDoNotKeepTheDiskFromBeingReserved(t *testing.T) {
+	for _, c := range []struct {
+		interrupted int
+		then, want  error
+	}{{3, nil, nil}, {3, unix.ENOSPC, unix.ENOSPC}, {0, unix.EOPNOTSUPP, nil}, {1 << 30, nil, nil}} {
+		tries := 0
+		err := persevere(func() error {
+			if tries++; tries <= c.interrupted {
+				return unix.EINTR
+			}
+			return c.then
+		})
+		if err != c.want {
+			t.Errorf("interrupted %d times, then %v: %v after %d tries", c.interrupted, c.then, err, tries)
+		}
+	}
 }
 
 // TestDeathIsToldAndContained runs etcd into a full disk behind the store's back.
