@@ -13,8 +13,9 @@ import (
 )
 
 // Run follows the substrate until ctx ends. VNets are forgotten when all their
-// agents have reported that nothing is left, and planned anew when a substrate
-// node that has a part comes with other addresses or another MTU.
+// agents have reported that nothing is left, or have been forgotten themselves, and
+// planned anew when a substrate node that has a part comes with other addresses or
+// another MTU.
 func (p *Provider) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return p.followStatuses(ctx) })
@@ -50,10 +51,14 @@ func (p *Provider) followHosts(ctx context.Context) error {
 			synced = true
 			// What changed while no provider looked. On one machine nothing depends on it.
 			p.replanAll(ctx, func(rec *store.VNetRecord) bool { return len(rec.Hosts) > 1 })
+			p.leaveForgotten(ctx)
 		case e.Err != nil:
 			p.log.Error("unreadable host", "host", e.Name, "error", e.Err)
 		case e.Host == nil:
 			delete(known, e.Name)
+			if synced {
+				p.leaveForgotten(ctx)
+			}
 		default:
 			was, seen := known[e.Name]
 			known[e.Name] = e.Host.Host
@@ -85,6 +90,28 @@ func persist(ctx context.Context, do func() error) error {
 		case <-ctx.Done():
 			return err
 		}
+	}
+}
+
+// leaveForgotten takes VNets off substrate nodes that have been forgotten, which
+// will never report that nothing is left.
+func (p *Provider) leaveForgotten(ctx context.Context) {
+	var there hosts
+	var records []*store.VNetRecord
+	err := persist(ctx, func() (err error) {
+		if there, err = p.hosts(ctx); err == nil {
+			records, err = p.store.VNets(ctx)
+		}
+		return err
+	})
+	for _, rec := range records {
+		if !slices.ContainsFunc(rec.Hosts, func(h string) bool { return p.forgotten(there, h) }) {
+			continue
+		}
+		err = errors.Join(err, persist(ctx, func() error { return p.removed(ctx, rec.Name()) }))
+	}
+	if err != nil && ctx.Err() == nil {
+		p.log.Error("VNets keep parts on hosts that have been forgotten", "error", err)
 	}
 }
 

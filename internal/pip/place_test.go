@@ -376,6 +376,50 @@ func TestRemovalNeedsEveryHost(t *testing.T) {
 	s.eventually(t, "x", func(rec *store.VNetRecord) bool { return rec == nil })
 }
 
+// A substrate node that is gone for good is forgotten once nothing is wanted there,
+// and with it what waits to be removed.
+func TestRemovalDoesNotWaitForAForgottenHost(t *testing.T) {
+	s := newSubstrate(t)
+	s.run(t)
+	mustAdmit(t, s.p, chain("x", "a@alpha", "b@beta"))
+	mustAdmit(t, s.p, chain("y", "a@alpha", "b@beta"))
+	s.vanish(t, "beta")
+	if _, err := s.p.Remove(t.Context(), "x", false); err != nil {
+		t.Fatal(err)
+	}
+	s.report(t, "x", "alpha")
+	if err := s.ForgetHost(t.Context(), "beta"); err == nil || !strings.Contains(err.Error(), "y has a part there") {
+		t.Fatalf("forget a host that a network wants: %v", err)
+	}
+	mustAdmit(t, s.p, chain("y", "a@alpha"))
+	if err := s.ForgetHost(t.Context(), "beta"); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually(t, "x", func(rec *store.VNetRecord) bool { return rec == nil })
+	s.eventually(t, "y", func(rec *store.VNetRecord) bool { return rec != nil && slices.Equal(rec.Hosts, []string{"alpha"}) })
+	if _, err := s.Plan(t.Context(), "beta", "y"); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("the plan of a forgotten host: %v", err)
+	}
+}
+
+// A host that was forgotten while no provider ran is noticed by the next.
+func TestProviderFindsForgottenHosts(t *testing.T) {
+	s := newSubstrate(t)
+	mustAdmit(t, s.p, chain("x", "a@beta"))
+	s.vanish(t, "beta")
+	if _, err := s.p.Remove(t.Context(), "x", false); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.ForgetHost(t.Context(), "beta"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.VNet(t.Context(), "x"); err != nil {
+		t.Fatal(err)
+	}
+	s.run(t)
+	s.eventually(t, "x", func(rec *store.VNetRecord) bool { return rec == nil })
+}
+
 // TestProvidersSideBySide has three providers admit, change and remove at once.
 func TestProvidersSideBySide(t *testing.T) {
 	s := newSubstrate(t)

@@ -39,7 +39,7 @@ func (p *Provider) Remove(ctx context.Context, name string, renew bool) (*store.
 			return Grant{}, err
 		}
 		p.log.Info("removing", "vnet", name, "generation", rec.Generation)
-		if !slices.ContainsFunc(rec.Hosts, func(h string) bool { _, known := there[h]; return known }) {
+		if !slices.ContainsFunc(rec.Hosts, func(h string) bool { return !p.forgotten(there, h) }) {
 			// Nobody will report.
 			return Grant{Record: rec, Changed: true}, p.tidy(ctx, name)
 		}
@@ -58,6 +58,13 @@ func (p *Provider) removed(ctx context.Context, name string) error {
 		return nil
 	}
 	return err
+}
+
+// forgotten reports whether a substrate node has been. That of this process may
+// only not have told of itself yet.
+func (p *Provider) forgotten(there hosts, host string) bool {
+	_, known := there[host]
+	return !known && host != p.host
 }
 
 func (p *Provider) tidy(ctx context.Context, name string) error {
@@ -84,7 +91,7 @@ func (p *Provider) tidy(ctx context.Context, name string) error {
 	for _, host := range rec.Hosts {
 		st := statuses[host]
 		reported := st != nil && st.Phase == store.PhaseRemoved && st.Generation == rec.Generation
-		if _, known := there[host]; !holds[host] && (reported || !known) {
+		if !holds[host] && (reported || p.forgotten(there, host)) {
 			left[host] = nil
 		}
 	}
@@ -100,7 +107,7 @@ func (p *Provider) tidy(ctx context.Context, name string) error {
 		if err := p.store.Put(ctx, rec, left); err != nil {
 			return err
 		}
-		p.log.Info("has left hosts", "vnet", name, "hosts", rec.Hosts)
+		p.log.Info("has left hosts", "vnet", name, "hosts", slices.Sorted(maps.Keys(left)))
 	}
 	return nil
 }
