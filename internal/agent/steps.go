@@ -451,11 +451,24 @@ func (r *runner) resize(_ context.Context, s reconcile.Step) error {
 	return errors.Join(port.SetMTU(s.Device, t.MTU), port.SetMTU(port.TunnelMember(s.Device), t.MTU))
 }
 
+// routesLost is the mark of routes that may not be there any more: no plan's.
+const routesLost = "lost"
+
 // address sets up what is inside a node.
 func (r *runner) address(_ context.Context, s reconcile.Step) error {
 	ns, err := r.space(s.Node)
 	if err != nil {
 		return err
+	}
+	r.mu.Lock()
+	routed := r.seen.marks[s.Node].Routes != ""
+	r.mu.Unlock()
+	if routed {
+		// The routes over what is new, or has been away, have gone; once all is as it
+		// should be, nothing but the mark tells that they are to be written again.
+		if err := r.mark(s.Node, func(m *applied) { m.Routes = routesLost }); err != nil {
+			return err
+		}
 	}
 	_, err = ns.Configure(interior(r.nodes[s.Node]))
 	return err

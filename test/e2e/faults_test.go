@@ -74,7 +74,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 				if code == 0 {
 					continue
 				}
-				if err := s.WaitExit(time.Second); err != nil {
+				if err := s.WaitExit(10 * time.Second); err != nil {
 					t.Fatalf("%v fails and the service lives: %s", args, stderr)
 				}
 				reached[point] = true
@@ -109,9 +109,29 @@ func TestKilledAtEveryStep(t *testing.T) {
 	}
 }
 
+// TestKilledBetweenAddressesAndRoutes kills the service when a running node has an
+// interface again that was deleted inside, and not yet the routes over it.
+func TestKilledBetweenAddressesAndRoutes(t *testing.T) {
+	s := testenv.StartService(t, testenv.Options{})
+	file := write(t, "line.yaml", "name: line\nrouting: static\nnodes: {a: {}, b: {}, c: {}}\nlinks: [[a, b], [b, c]]\n")
+	s.Must("up", file)
+	s.Must("exec", "line/a", "--", "ip", "link", "del", "eth1")
+	s.Stop()
+	s.Restart(testenv.Options{Env: []string{"TRELLIS_FAULT=agent.route"}})
+	if err := s.WaitExit(10 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	s.Restart(testenv.Options{})
+	s.Must("up", file, "--timeout", "30s")
+	s.Must("exec", "line/a", "--", "ping", "-c1", "-W2", "c")
+	s.Must("down", "line")
+	nothingLeft(t, s)
+}
+
 // TestKilledClient kills the client at some moments of an `up`; what was
 // admitted goes on, and a second `up` and a `down` end it in order.
 func TestKilledClient(t *testing.T) {
+	needFRR(t)
 	s := testenv.StartService(t, testenv.Options{})
 	file := write(t, "before.yaml", faultsBefore)
 	for _, after := range []time.Duration{5, 20, 50, 100, 200, 400} {
