@@ -73,7 +73,19 @@ func (d *Dataplane) wantedEnd(p portProgsPort, have portProgsEnd) (e portProgsEn
 	switch Mode(p.Mode) {
 	case EGRE4, EGRE6:
 		e = have
-		e.Flags &^= portProgsEndFlagEND_TAP
+		e.Flags &^= portProgsEndFlagEND_TAP | portProgsEndFlagEND_MARKED
+		// The uplink's place, which will be another's once it is detached.
+		u, ok, err := d.uplink(int(e.Uplink))
+		if err != nil {
+			return e, err
+		}
+		e.Device = 0
+		if ok {
+			e.Device = u.Slot
+		}
+		if u.Marked != 0 {
+			e.Flags |= portProgsEndFlagEND_MARKED
+		}
 	case Direct:
 		peer, ok, err := d.entry(int(p.Peer))
 		// A veth takes no XDP frames whose other end has no program.

@@ -59,3 +59,41 @@ func OpenWithoutFastPath(dir string) (*Dataplane, error) {
 }
 
 func noTCX(*ebpf.Program) (bool, error) { return false, nil }
+
+// WayOut gives the interface index of the device that a port's end redirects
+// to; 0: none.
+func (d *Dataplane) WayOut(port int) int {
+	e, _, err := d.entry(port)
+	if err != nil {
+		panic(err)
+	}
+	end, err := d.end(e.End)
+	if err != nil {
+		panic(err)
+	}
+	var index uint32
+	if err := d.maps["devices"].Lookup(end.Device, &index); err != nil {
+		return 0 // the place is empty
+	}
+	return int(index)
+}
+
+// Tapped tells whether copies are wanted of any port.
+func (d *Dataplane) Tapped() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.taps) != 0
+}
+
+// RegisterFirst registers a device before all who wait for their turn while it
+// is made.
+func (d *Dataplane) RegisterFirst(made func() int) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	index := made()
+	slot, err := d.newSlot(index)
+	if err != nil {
+		return err
+	}
+	return d.setEntry(index, portProgsPort{Slot: slot})
+}

@@ -264,10 +264,10 @@ func (d *Dataplane) adoptAnchors() error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.forgetUplinks(); err != nil {
+	if err := d.adoptPaths(); err != nil { // first, since it finds what is in use
 		return err
 	}
-	if err := d.adoptPaths(); err != nil {
+	if err := d.forgetUplinks(); err != nil {
 		return err
 	}
 	return d.forgetExcept(alive)

@@ -119,6 +119,9 @@ func (d *Dataplane) attachUplink(u Uplink) (XDPMode, error) {
 		return 0, err
 	}
 	mode, err := d.keepUplink(path, u, entry, redirectsWhole(release, i.MTU))
+	if err == nil {
+		err = d.settleUplink(u.Index)
+	}
 	return mode, errors.Join(err, d.forgetUplinks())
 }
 
@@ -392,5 +395,32 @@ func (d *Dataplane) forgetUplink(index int) error {
 	if !ok {
 		return nil
 	}
-	return errors.Join(d.maps.remove("uplinks", uint32(index)), d.freeSlot(u.Slot))
+	if err := d.maps.remove("uplinks", uint32(index)); err != nil {
+		return err
+	}
+	if err := d.settleUplink(index); err != nil { // none leads to the slot any more
+		return err
+	}
+	return d.freeSlot(u.Slot)
+}
+
+// settleUplink brings the ends of the paths by an uplink in line with its entry.
+func (d *Dataplane) settleUplink(index int) error {
+	entries, err := d.entries()
+	if err != nil {
+		return err
+	}
+	for port, p := range entries {
+		if !Mode(p.Mode).crosses() {
+			continue
+		}
+		e, err := d.end(p.End)
+		if err == nil && int(e.Uplink) == index {
+			err = d.settle(port)
+		}
+		if err != nil {
+			return fmt.Errorf("settle the paths by uplink %d: %w", index, err)
+		}
+	}
+	return nil
 }

@@ -172,3 +172,52 @@ func TestFramesOfSeveralPages(t *testing.T) {
 		}
 	}
 }
+
+// TestPathOfADetachedUplinkLeadsNowhere: neither into the port that gets its
+// place in the maps next, nor past the uplink when that is attached again.
+func TestPathOfADetachedUplinkLeadsNowhere(t *testing.T) {
+	r := newRouter(t)
+	must(t, r.Connect(r.port2, 0, path4(r.uplink)))
+	want := must2(r.Read("net"))
+	wayOut := func(when string, index int) {
+		t.Helper()
+		if got := r.WayOut(r.port2); got != index {
+			t.Errorf("%s: the path leads to device %d, want %d", when, got, index)
+		}
+	}
+	wayOut("connected", r.uplink)
+	must(t, r.DetachUplink("up0"))
+	wayOut("detached", 0)
+	must(t, r.Close())
+	r.Dataplane = mustOpen(t, r.dir) // which gives the lowest places out again
+	strangers := []*nstest.Node{nstest.NewNode(t), nstest.NewNode(t)}
+	for _, n := range strangers {
+		r.attach(t, n, "eth1", 1458)
+	}
+	wayOut("with another's ports made since", 0)
+	unjoined := func() uint64 { return r.counters(t, r.port2).Drops[dataplane.DropUnjoined] }
+	before := unjoined()
+	if verdict, _ := r.forward(r.ipv4("10.0.9.5", 100)); verdict != xdpDrop {
+		t.Errorf("verdict %d", verdict)
+	}
+	if n := unjoined() - before; n != 1 {
+		t.Errorf("%d of 1 frame without an uplink are counted", n)
+	}
+	_, err := r.AttachUplink(dataplane.Uplink{Name: "up0", Index: r.uplink, Addrs: addrs("192.0.2.1")})
+	must(t, err)
+	wayOut("attached again", r.uplink)
+	if verdict, _ := r.forward(r.ipv4("10.0.9.5", 100)); verdict != xdpRedirect {
+		t.Errorf("attached again: verdict %d", verdict)
+	}
+	must(t, r.Close())
+	r.Dataplane = mustOpen(t, r.dir)
+	wayOut("opened again", r.uplink)
+	for _, a := range want {
+		if a.Index != r.port2 {
+			continue
+		}
+		if got := must2(r.Read("net")); !slices.ContainsFunc(got, func(g dataplane.Attachment) bool { return g.Path != nil && *g.Path == *a.Path }) {
+			t.Errorf("the path %+v is another: %+v", a.Path, got)
+		}
+	}
+}
