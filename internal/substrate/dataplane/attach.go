@@ -356,8 +356,11 @@ func takeDown(indexes []int) error {
 
 // forget removes the entries of the devices, and of all others that no longer
 // exist. Entries of devices that went before Remove was called are found by
-// asking which interfaces there are.
+// asking which interfaces there are; under the lock, since one that is made and
+// registered after that is no less alive.
 func (d *Dataplane) forget(indexes []int) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	c, err := rtnl.Dial()
 	if err != nil {
 		return err
@@ -374,8 +377,6 @@ func (d *Dataplane) forget(indexes []int) error {
 	for _, i := range indexes {
 		delete(alive, uint32(i))
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	return d.forgetExcept(alive)
 }
 
@@ -415,6 +416,11 @@ func (d *Dataplane) forgetPort(index uint32, entry portProgsPort) error {
 	}
 	if entry.End != 0 {
 		d.places.put(entry.End)
+	}
+	// Taps are by slot, which will be another's.
+	delete(d.taps, entry.Slot)
+	if err := d.maps.remove("taps", entry.Slot); err != nil {
+		return err
 	}
 	return d.freeSlot(entry.Slot)
 }

@@ -7,11 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"trellis/internal/substrate/dataplane"
 	"trellis/internal/substrate/nstest"
@@ -321,4 +323,31 @@ func TestPortProgramsByTestRun(t *testing.T) {
 	run("a parted port", index[0], drop)
 	must(t, l.Join(dataplane.End{Index: index[0], Shaped: true}, dataplane.End{Index: index[1]}))
 	run("a port towards a shaped end", index[1], redirect)
+}
+
+// TestRemoveLeavesOthersAlone has a device be made and attached while a Remove
+// of another network waits for its turn.
+func TestRemoveLeavesOthersAlone(t *testing.T) {
+	l := newLab(t)
+	root, err := os.Open("/proc/thread-self/ns/net")
+	must(t, err)
+	defer root.Close()
+	ended := make(chan error, 1)
+	must(t, l.RegisterFirst(func() int {
+		go func() {
+			runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+			err := unix.Setns(int(root.Fd()), unix.CLONE_NEWNET)
+			if err == nil {
+				err = l.Remove("gone")
+			}
+			ended <- err
+		}()
+		time.Sleep(200 * time.Millisecond)
+		nstest.Sh(t, "ip link add new0 type veth peer name new1")
+		return index(t, "new0")
+	}))
+	must(t, <-ended)
+	if n := contents(t, l.dir)["ports"]; n != 1 {
+		t.Error("the device is forgotten that came meanwhile")
+	}
 }

@@ -102,3 +102,25 @@ func TestTapSeesTheNeighbour(t *testing.T) {
 		t.Error("the neighbour is still told")
 	}
 }
+
+// TestTapEndsWithItsPort: whatever gets the port's place in the maps is another's.
+func TestTapEndsWithItsPort(t *testing.T) {
+	r := newRouter(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- r.Tap(ctx, r.port2, 0, func(dataplane.Frame) {}) }()
+	for deadline := time.Now().Add(5 * time.Second); contents(t, r.dir)["taps"] != 1; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("there is no tap")
+		}
+	}
+	must(t, r.Remove("net", r.device(t, r.port2)))
+	if n := contents(t, r.dir)["taps"]; n != 0 {
+		t.Errorf("%d taps of a port that is gone", n)
+	}
+	if r.Tapped() {
+		t.Error("the next port in its place is tapped")
+	}
+	cancel()
+	must(t, <-ended)
+}
