@@ -119,6 +119,7 @@ func instance(runDir string) string {
 func (c Config) socket() string   { return filepath.Join(c.RunDir, "trellis.sock") }
 func (c Config) lockPath() string { return filepath.Join(c.RunDir, "lock") }
 func (c Config) logPath() string  { return filepath.Join(c.StateDir, "trellis.log") }
+func (c Config) storeDir() string { return filepath.Join(c.StateDir, "etcd") }
 
 // mkdirs makes the directories. Others may pass through them, since nodes'
 // file systems lie below, and not look in.

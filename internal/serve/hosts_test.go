@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -17,6 +18,7 @@ import (
 	trellisv1 "trellis/api/trellis/v1"
 	"trellis/internal/config"
 	"trellis/internal/pki"
+	"trellis/internal/store"
 )
 
 // machines makes services that share alpha's store, each with a configuration
@@ -125,7 +127,7 @@ func TestServicesShareAStore(t *testing.T) {
 	if err := Kill(beta); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 6*time.Second, "alpha", func() string { return alive(t, alpha) })
+	eventually(t, 15*time.Second, "alpha", func() string { return alive(t, alpha) })
 	mustStart(t, beta)
 	if err := Kill(beta); err != nil {
 		t.Fatal(err)
@@ -173,6 +175,21 @@ func TestSecondHostOfANameIsRefused(t *testing.T) {
 	}
 	if pid := mustPid(t, beta); pid == 0 {
 		t.Error("the first one is gone")
+	}
+	// It has never been that host, so the remedy works.
+	text, err := os.ReadFile(other.Settings.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(other.Settings.File, []byte(strings.Replace(string(text), "host: beta", "host: gamma", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if other.Settings, err = config.Read(other.Settings.File); err != nil {
+		t.Fatal(err)
+	}
+	mustStart(t, other)
+	if got := alive(t, beta); got != "alpha beta gamma" {
+		t.Errorf("live hosts: %q", got)
 	}
 }
 
@@ -225,6 +242,47 @@ func TestAnotherStoreInThePlaceIsRefused(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "is another one than this host's networks are in") {
 		t.Errorf("start on an empty store in the place of the old one: %v", err)
 	}
+}
+
+// A host changes between a store of its own and one elsewhere only where that takes
+// down nothing that it has not been told to.
+func TestHostDoesNotLeaveItsNetworks(t *testing.T) {
+	m := newMachines(t)
+	mustStart(t, m.machine("alpha"))
+	joined := m.machine("beta")
+	alone := joined
+	alone.Settings = nil
+	mustStart(t, alone)
+	mustUp(t, alone, "x")
+	if err := Stop(alone); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(alone.StateDir, hostFile)); err != nil {
+		t.Fatal(err)
+	}
+	err := Background(joined)
+	if err == nil || !strings.Contains(err.Error(), "networks in a store of its own (x)") || !strings.Contains(err.Error(), "take them down first") {
+		t.Fatalf("leave a store with a network: %v", err)
+	}
+	if err := os.RemoveAll(joined.storeDir()); err != nil {
+		t.Fatal(err)
+	}
+	mustStart(t, joined)
+	if err := Stop(joined); err != nil {
+		t.Fatal(err)
+	}
+	err = Background(alone)
+	if err == nil || !strings.Contains(err.Error(), "networks are in a store elsewhere") {
+		t.Errorf("start without the configuration that names the store: %v", err)
+	}
+	mustStart(t, joined)
+	if err := Stop(joined); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(alone.StateDir, storeFile)); err != nil {
+		t.Fatal(err)
+	}
+	mustStart(t, alone)
 }
 
 func TestHostWithTheAgentAlone(t *testing.T) {
@@ -283,6 +341,9 @@ func TestHostKeepsItsName(t *testing.T) {
 		if name, err := c.host(); err != nil || name != "alpha" {
 			t.Errorf("name %q, %v", name, err)
 		}
+		if err := c.settle("alpha", ""); err != nil {
+			t.Fatal(err)
+		}
 	}
 	c.Settings.Host = "beta"
 	if name, err := c.host(); err == nil || !strings.Contains(err.Error(), `is "alpha" in the store`) {
@@ -298,6 +359,31 @@ func TestHostKeepsItsName(t *testing.T) {
 	}
 	if again, err := c.id(); err != nil || again != one {
 		t.Errorf("id %q, then %q, %v", one, again, err)
+	}
+}
+
+// What was wrong with a clock is not said any more once it is right, whenever it was
+// found.
+func TestClockThatIsRightAgainIsNotBlamed(t *testing.T) {
+	st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	alive, err := st.Claim(t.Context(), store.Host{Name: "alpha", ID: "1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer alive.Close()
+	s := &service{alive: alive, log: slog.New(slog.DiscardHandler)}
+	for _, message := range []string{"the clock is behind", ""} {
+		s.sayClock(message)
+		if err := alive.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if hosts, err := st.Hosts(t.Context()); err != nil || hosts["alpha"].Message != message {
+			t.Errorf("host says %q, %v", hosts["alpha"].Message, err)
+		}
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"os/signal"
-	"path/filepath"
 	"syscall"
 
 	"connectrpc.com/connect"
@@ -107,6 +106,7 @@ type service struct {
 	offer    net.Listener // for the other hosts; nil: none
 	store    *store.Store
 	alive    *store.Registration // nil without the role agent
+	said     string              // of the machine's clock, to the others
 	provider *pip.Provider       // nil without the role pip
 	agent    Agent               // nil without the role agent
 	fleet    *fleet.Fleet
@@ -145,13 +145,22 @@ func (c Config) assemble(ctx context.Context, log *slog.Logger) (_ *service, err
 	if s.store, err = c.openStore(ctx, log); err != nil {
 		return nil, err
 	}
-	if err := c.belong(ctx, s.store); err != nil {
+	identity, err := c.belong(ctx, s.store)
+	if err != nil {
+		return nil, err
+	}
+	if c.Settings.Has(config.Agent) {
+		if err := s.claim(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.settle(s.host, identity); err != nil {
 		return nil, err
 	}
 	here := "" // whose agent runs in this process
 	if c.Settings.Has(config.Agent) {
 		here = s.host
-		if err := s.startAgent(ctx); err != nil {
+		if err := s.startAgent(); err != nil {
 			return nil, err
 		}
 	}
@@ -177,7 +186,7 @@ func (c Config) assemble(ctx context.Context, log *slog.Logger) (_ *service, err
 // openStore opens the store, waiting so long for one that is elsewhere.
 func (c Config) openStore(ctx context.Context, log *slog.Logger) (*store.Store, error) {
 	o := store.Options{
-		Dir: filepath.Join(c.StateDir, "etcd"), Listen: c.Settings.StoreListen, Endpoints: c.Settings.StoreEndpoints,
+		Dir: c.storeDir(), Listen: c.Settings.StoreListen, Endpoints: c.Settings.StoreEndpoints,
 		TLS: c.Settings.TLS, Log: log,
 	}
 	if len(o.Endpoints) > 0 {
@@ -188,17 +197,19 @@ func (c Config) openStore(ctx context.Context, log *slog.Logger) (*store.Store, 
 	return store.Open(ctx, o)
 }
 
-// startAgent claims the host's name, so that a second host of the name touches
-// nothing, and makes the agent.
-func (s *service) startAgent(ctx context.Context) error {
-	c := s.config
-	h, err := c.describe(s.host)
+// claim claims the host's name, so that a second host of the name touches nothing.
+func (s *service) claim(ctx context.Context) error {
+	h, err := s.config.describe(s.host)
 	if err != nil {
 		return err
 	}
-	if s.alive, err = s.store.Claim(ctx, h); err != nil {
-		return err
-	}
+	s.alive, err = s.store.Claim(ctx, h)
+	return err
+}
+
+// startAgent makes the agent.
+func (s *service) startAgent() (err error) {
+	c := s.config
 	s.agent, err = c.newAgent(agent.Config{
 		Host: s.host, Instance: c.Instance, RunDir: c.RunDir, StateDir: c.StateDir,
 		Runtime: c.Runtime, Store: s.store, Log: s.log, Uplinks: c.uplinks(),
