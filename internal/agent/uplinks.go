@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"trellis/internal/store"
 	"trellis/internal/substrate/dataplane"
@@ -54,7 +55,14 @@ type uplink struct {
 	mode    dataplane.XDPMode
 	mtu     int
 	message string // what is wrong with it, to follow its name; "": nothing
+	// failed tells that the program could not be put on it, which the kernel does
+	// not notify of when it becomes possible.
+	failed bool
 }
+
+// retryUplinks is when an uplink that the program could not be put on is tried
+// again.
+const retryUplinks = 5 * time.Second
 
 // CheckUplinks refuses uplinks that cannot serve, as New does, and touches
 // nothing. It is for whoever needs them before there is an agent.
@@ -179,7 +187,7 @@ func (u *uplinks) attach(c Uplink, i underlay.Interface, s *uplink) error {
 	}
 	got, err := u.paths.AttachUplink(dataplane.Uplink{Name: c.Interface, Index: i.Index, Addrs: addrs, XDP: mode})
 	if err != nil {
-		s.index = 0
+		s.index, s.failed = 0, true
 		return fmt.Errorf("cannot be used: %w", err)
 	}
 	*s = uplink{index: i.Index, addrs: addrs, mode: got, mtu: i.MTU}
@@ -207,6 +215,7 @@ func (u *uplinks) refresh(log *slog.Logger) {
 	for _, c := range u.config {
 		s, i := u.state[c.Interface], interfaces[c.Interface]
 		before := s.message
+		s.failed = false
 		err := u.serves(c, i)
 		if err == nil || i.Index != 0 && i.Index != s.index && len(c.addrs(i)) > 0 {
 			err = errors.Join(err, u.attach(c, i, s))
@@ -232,6 +241,18 @@ func (u *uplinks) refresh(log *slog.Logger) {
 			log.Info("uplink " + c.Interface + " is in service")
 		}
 	}
+}
+
+// failing counts the uplinks that are to be tried again though nothing changes.
+func (u *uplinks) failing() (count int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, s := range u.state {
+		if s.failed {
+			count++
+		}
+	}
+	return count
 }
 
 // attached tells whether ways may lead by the interface.

@@ -1,13 +1,19 @@
 package agent
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
 
 	"trellis/internal/substrate/dataplane"
 	"trellis/internal/substrate/nstest"
@@ -166,6 +172,58 @@ func TestUplinksAreMended(t *testing.T) {
 	await("made anew", func(o Underlay) bool { return o.Uplinks[0].Message == "" && o.Uplinks[0].XDP == "native" })
 	if have, err := m.paths.Uplinks(); err != nil || len(have) != 1 || have[0].Index == 0 {
 		t.Errorf("the data plane has %+v, %v", have, err)
+	}
+}
+
+// TestAnUplinkThatIsTakenIsTriedAgain makes an uplink anew with a program of
+// somebody else's on it. That this goes changes nothing that the kernel tells of.
+func TestAnUplinkThatIsTakenIsTriedAgain(t *testing.T) {
+	m := newMachine(t)
+	u, err := m.start(Uplink{Interface: "up0", XDP: "native"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nstest.Sh(t, "ip link del up0")
+	m.cable()
+	pass, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.XDP, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}, // XDP_PASS
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pass.Close()
+	up0, err := net.InterfaceByName("up0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := link.AttachXDP(link.XDPOptions{Program: pass, Interface: up0.Index, Flags: link.XDPDriverMode})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 6*retryUplinks)
+	a := &Agent{uplinks: u, log: silent, workers: map[string]*worker{}, changed: make(chan struct{}, 1)}
+	seen := make(chan string, 1) // the last message
+	go func() {
+		defer cancel()
+		taken := false
+		for ctx.Err() == nil {
+			switch up := u.offer().Uplinks[0]; {
+			case !taken && strings.Contains(up.Message, "cannot be used"):
+				taken = true
+				if err := other.Close(); err != nil {
+					t.Error(err)
+				}
+			case taken && up.Message == "" && up.XDP == "native":
+				seen <- ""
+				return
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		seen <- fmt.Sprintf("taken: %v, now %+v", taken, u.offer())
+	}()
+	a.follow(ctx) // here: no other thread is in the machine
+	if wrong := <-seen; wrong != "" {
+		t.Error("the uplink is not taken up again:", wrong)
 	}
 }
 

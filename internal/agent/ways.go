@@ -152,12 +152,22 @@ func (a *Agent) follow(ctx context.Context) {
 		return
 	}
 	for {
+		var retry <-chan time.Time
+		failing := a.uplinks.failing()
+		if failing > 0 {
+			retry = time.After(retryUplinks)
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-a.uplinks.underlay.Changes():
+			a.uplinks.refresh(a.log)
+		case <-retry:
+			a.uplinks.refresh(a.log)
+			if a.uplinks.failing() >= failing {
+				continue
+			}
 		}
-		a.uplinks.refresh(a.log)
 		select {
 		case a.changed <- struct{}{}:
 		default:
