@@ -170,7 +170,8 @@ func (a *Agent) portStats(_ context.Context, wanted func(vnet string) bool) (map
 }
 
 // portCounters puts together what is counted about a port: at the device itself,
-// and at the pair that shapes what its node sends, where there is one.
+// and at the pair that shapes what its node sends, where there is one; or of a
+// LAN's tunnel, at both its ends.
 func portCounters(device string, devices map[string]int, counters map[int]dataplane.PortCounters, queues map[int]shaper.Queue) vnp.PortStats {
 	c := counters[devices[device]]
 	s := vnp.PortStats{
@@ -188,7 +189,7 @@ func portCounters(device string, devices map[string]int, counters map[int]datapl
 		}
 	}
 	shaped, behind := port.HelperNames(device)
-	for _, name := range []string{device, shaped, behind} {
+	for _, name := range []string{device, shaped, behind, port.TunnelMember(device)} {
 		index, there := devices[name]
 		if !there {
 			continue

@@ -6,6 +6,7 @@ import (
 
 	"trellis/internal/plan"
 	"trellis/internal/substrate/dataplane"
+	"trellis/internal/substrate/port"
 	"trellis/internal/substrate/shaper"
 	"trellis/internal/vnp"
 )
@@ -36,6 +37,20 @@ func TestPortCountersIncludeTheShapingPair(t *testing.T) {
 	}
 	if got := portCounters("trother", devices, counters, queues); got.Drops != 100 || len(got.DropsBy) != 1 {
 		t.Errorf("a port without a pair: %+v", got)
+	}
+}
+
+// What is dropped between a LAN's bridge and its tunnel is the tunnel's loss.
+func TestPortCountersIncludeBothEndsOfATunnel(t *testing.T) {
+	const device = "ttlan1"
+	devices := map[string]int{device: 1, port.TunnelMember(device): 2}
+	counters := map[int]dataplane.PortCounters{
+		1: {FromNodePackets: 10, ToNodePackets: 20, Drops: map[dataplane.DropReason]uint64{dataplane.DropLong: 3}},
+		2: {FromNodePackets: 20, ToNodePackets: 11, Drops: map[dataplane.DropReason]uint64{dataplane.DropLong: 4, dataplane.DropRunt: 5}},
+	}
+	got := portCounters(device, devices, counters, nil)
+	if got.RxPackets != 20 || got.TxPackets != 10 || got.Drops != 12 || got.DropsBy["too-long"] != 7 || got.DropsBy["runt"] != 5 {
+		t.Errorf("got %+v", got)
 	}
 }
 
