@@ -85,7 +85,8 @@ const (
 
 	// burstTime is how far a rate may be exceeded at once: long enough that
 	// the timer's lateness costs no throughput, and short against any
-	// protocol's. Never less than two of the largest frames of common MTUs.
+	// protocol's. Never less than two of the largest frames of common MTUs, or
+	// than one of the device's: a longer frame than the burst TBF drops.
 	burstTime = 2 * time.Millisecond
 	minBurst  = 2 * 9234
 
@@ -94,13 +95,16 @@ const (
 	queueTime = 100 * time.Millisecond
 	minQueue  = 32 * frame
 
+	overMTU = 14 + 4 // a frame's header and one VLAN tag
+
 	// fastest stands in for the rate of an unlimited link, when its queue is
 	// sized: what one core of a machine moves.
 	fastest = 10_000_000_000 / 8
 )
 
-// request appends the message that gives the device at index the shape.
-func request(b *rtnl.Batch, index int, s vnet.Shape) {
+// request appends the message that gives the device at index, of an MTU, the
+// shape.
+func request(b *rtnl.Batch, index, mtu int, s vnet.Shape) {
 	h := tcMsg{Index: int32(index), Parent: tcHandleRoot}
 	switch {
 	case s.IsZero():
@@ -112,7 +116,7 @@ func request(b *rtnl.Batch, index int, s vnet.Shape) {
 	default:
 		b.Begin(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, rtnl.Header(&h))
 		b.String(unix.TCA_KIND, "tbf")
-		tbf(b, s)
+		tbf(b, mtu, s)
 	}
 }
 
@@ -125,10 +129,11 @@ func during(rate uint64, t time.Duration) uint64 {
 	return uint64(float64(rate) * t.Seconds())
 }
 
-func tbf(b *rtnl.Batch, s vnet.Shape) {
+func tbf(b *rtnl.Batch, mtu int, s vnet.Shape) {
 	rate := s.Rate / 8
-	burst := min(max(during(rate, burstTime), minBurst), math.MaxInt32)
-	limit := min(max(during(rate, queueTime), minQueue), math.MaxInt32)
+	longest := uint64(max(mtu, 0) + overMTU)
+	burst := min(max(during(rate, burstTime), minBurst, longest), math.MaxInt32)
+	limit := min(max(during(rate, queueTime), minQueue, 2*longest), math.MaxInt32)
 	q := tbfQopt{Rate: rateSpec{LinkLayer: linkLayerEthernet, Rate: clamp32(rate)}, Limit: uint32(limit)}
 	b.Nest(unix.TCA_OPTIONS, func() {
 		b.Bytes(tcaTBFParms, rtnl.Header(&q))

@@ -56,7 +56,7 @@ func tryNetem() (bool, error) {
 	defer c.Close()
 	const loopback = 1 // of every namespace
 	var b rtnl.Batch
-	request(&b, loopback, vnet.Shape{Loss: 0.5})
+	request(&b, loopback, 0, vnet.Shape{Loss: 0.5})
 	failed, err := c.Execute(&b)
 	switch {
 	case err != nil:
@@ -92,20 +92,24 @@ func SetAll(shapes map[string]vnet.Shape) error {
 		return err
 	}
 	defer c.Close()
-	index, err := c.Names()
+	links, err := c.Links()
 	if err != nil {
 		return fmt.Errorf("shape %d devices: read the machine's devices: %w", len(devices), err)
+	}
+	found := make(map[string]*rtnl.Link, len(links))
+	for i := range links {
+		found[links[i].Name] = &links[i]
 	}
 	var b rtnl.Batch
 	var errs []error
 	var asked []string
 	for _, device := range devices {
-		i, ok := index[device]
-		if !ok {
+		l := found[device]
+		if l == nil {
 			errs = append(errs, fmt.Errorf("shape %s: %w", device, unix.ENODEV))
 			continue
 		}
-		request(&b, i, shapes[device])
+		request(&b, l.Index, l.MTU, shapes[device])
 		asked = append(asked, device)
 	}
 	failed, err := c.Execute(&b)

@@ -18,7 +18,7 @@ import (
 func roundTrip(t *testing.T, s vnet.Shape) vnet.Shape {
 	t.Helper()
 	var b rtnl.Batch
-	request(&b, 7, s)
+	request(&b, 7, 1500, s)
 	const headers = unix.SizeofNlMsghdr + 20 // and struct tcmsg
 	q, ok := parse(b.Message(0)[headers:])
 	if !ok {
@@ -69,6 +69,21 @@ func TestSetIsReadBack(t *testing.T) {
 	}
 	if err := Set("nosuchdevice", vnet.Shape{Rate: 1e6}); !errors.Is(err, unix.ENODEV) {
 		t.Errorf("shaping nothing: %v", err)
+	}
+}
+
+// TestLargestFramesPass at a low rate, whatever the MTU.
+func TestLargestFramesPass(t *testing.T) {
+	nstest.Root(t)
+	n := nstest.NewNode(t)
+	const mtu = 65535
+	nstest.Sh(t, fmt.Sprintf("ip link add x mtu %[1]d type veth peer name y mtu %[1]d netns %[2]d; ip addr add 10.0.0.1/24 dev x; ip link set x up", mtu, n.Pid))
+	n.Must(t, "ip addr add 10.0.0.2/24 dev y; ip link set y up")
+	if err := Set("x", vnet.Shape{Rate: 8e6}); err != nil { // such a frame takes 66 ms
+		t.Fatal(err)
+	}
+	for _, size := range []int{56, mtu - 28} {
+		nstest.Sh(t, fmt.Sprintf("ping -c 2 -W 5 -i 0.01 -s %d -M do 10.0.0.2", size))
 	}
 }
 
