@@ -134,7 +134,7 @@ func (a *Agent) Run(ctx context.Context) error {
 				w.forget()
 			}
 		default:
-			a.worker(ctx, e.VNet).assign(e.Plan)
+			a.assign(ctx, e.VNet, e.Plan)
 		}
 	}
 	if ctx.Err() == nil {
@@ -157,10 +157,17 @@ func (a *Agent) Close() error {
 	return dataplane.Unmount(a.pins)
 }
 
-// worker gives the VNet's worker, and starts one if there is none.
-func (a *Agent) worker(ctx context.Context, vnet string) *worker {
+// assign gives a VNet's worker a plan to converge to. It keeps retire out
+// meanwhile: a worker that has just found itself done would never look at it.
+func (a *Agent) assign(ctx context.Context, vnet string, p *plan.Plan) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.worker(ctx, vnet).assign(p)
+}
+
+// worker gives the VNet's worker, and starts one if there is none. The caller
+// holds mu.
+func (a *Agent) worker(ctx context.Context, vnet string) *worker {
 	w := a.workers[vnet]
 	if w == nil {
 		w = newWorker(a, vnet)
@@ -200,7 +207,9 @@ func (a *Agent) adoptStrays(ctx context.Context) error {
 		a.mu.Unlock()
 		if !known {
 			a.log.Info("removing what no plan mentions", "vnet", vnet)
+			a.mu.Lock()
 			a.worker(ctx, vnet).forget()
+			a.mu.Unlock()
 		}
 	}
 	return a.containers.Sweep(ctx)

@@ -117,6 +117,11 @@ func (w *worker) run(ctx context.Context) {
 	defer close(w.ended)
 	defer w.unwatch()
 	defer w.report.stop()
+	select { // not before it is known what to do: no plan would be taken for none
+	case <-ctx.Done():
+		return
+	case <-w.wake:
+	}
 	pause := firstPause
 	for {
 		want, forgotten, fresh := w.task()

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"testing"
 	"time"
 )
@@ -26,5 +27,20 @@ func TestARestartFallsDueDuringAPass(t *testing.T) {
 	w.nodes = nil
 	if held := w.hold(); len(held) != 0 || w.restartDue() != nil {
 		t.Errorf("held back without a death: %v, due %v", held, w.restartDue())
+	}
+}
+
+// A worker that runs before it has been given its plan must not take the VNet for
+// one that nobody wants, and remove it. Here it has nothing to observe with.
+func TestAWorkerWaitsForItsPlan(t *testing.T) {
+	w := newWorker(&Agent{log: silent}, "v")
+	ctx, cancel := context.WithCancel(t.Context())
+	go w.run(ctx)
+	time.Sleep(50 * time.Millisecond)
+	cancel()
+	select {
+	case <-w.ended:
+	case <-time.After(10 * time.Second):
+		t.Error("the worker does not end")
 	}
 }
