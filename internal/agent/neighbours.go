@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"trellis/internal/substrate/netns"
@@ -42,6 +44,7 @@ func (a *Agent) askNeighbours(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, s := range states {
 		if ctx.Err() != nil || !s.Running || !s.Released || !fast[[2]string{s.VNet, s.Node}] {
 			continue
@@ -52,11 +55,11 @@ func (a *Agent) askNeighbours(ctx context.Context) error {
 		}
 		_, err = ns.RefreshNeighbours(neighboursEach)
 		ns.Close()
-		if err != nil {
-			return err
+		if err != nil { // the other nodes are none the worse
+			errs = append(errs, fmt.Errorf("%s: %w", s.ID, err))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // fastNodes gives the nodes that may be on the fast path, by VNet and name.
