@@ -40,7 +40,7 @@ func (c *screen) read() {
 // expect waits until text has been written since the last time.
 func (c *screen) expect(t *testing.T, text string) {
 	t.Helper()
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		c.mu.Lock()
 		rest := c.text.String()[c.from:]
 		i := strings.Index(rest, text)
@@ -100,9 +100,36 @@ func mustEnd(t *testing.T, ended <-chan int, code int) {
 		if got != code {
 			t.Errorf("the console's exit status is %d, want %d", got, code)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(20 * time.Second):
 		t.Fatal("the console does not end")
 	}
+}
+
+// jobs gives the states of the processes of a node that run a command, as ps has
+// them: + is the foreground of a terminal, T one that is stopped.
+func jobs(t *testing.T, s *testenv.Service, command string) (states []string) {
+	t.Helper()
+	for line := range strings.Lines(s.Must("exec", "p/a", "--", "ps", "ax", "-o", "stat=,args=")) {
+		if state, args, _ := strings.Cut(strings.TrimSpace(line), " "); strings.TrimSpace(args) == command {
+			states = append(states, state)
+		}
+	}
+	return states
+}
+
+// inForeground waits until a command has the terminal, so that keys are for it.
+func inForeground(t *testing.T, s *testenv.Service, command string) {
+	t.Helper()
+	eventually(t, 20*time.Second, command+" has the terminal", func() bool {
+		states := jobs(t, s, command)
+		return len(states) == 1 && strings.Contains(states[0], "+") && states[0][0] != 'T'
+	})
+}
+
+// notThere waits until a command has ended.
+func notThere(t *testing.T, s *testenv.Service, command string) {
+	t.Helper()
+	eventually(t, 20*time.Second, command+" has ended", func() bool { return len(jobs(t, s, command)) == 0 })
 }
 
 func TestConsole(t *testing.T) {
@@ -117,7 +144,7 @@ func TestConsole(t *testing.T) {
 		if err := pty.Setsize(c.keys, &pty.Winsize{Rows: 44, Cols: 122}); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, 5*time.Second, "the new size is in the node", func() bool {
+		eventually(t, 20*time.Second, "the new size is in the node", func() bool {
 			c.press(t, "stty size | sed 's/^/size=/'\r")
 			c.expect(t, "\nsize=")
 			time.Sleep(50 * time.Millisecond)
@@ -127,23 +154,24 @@ func TestConsole(t *testing.T) {
 		})
 		begin := time.Now()
 		c.press(t, "sleep 60; echo ended: $?\r")
-		time.Sleep(300 * time.Millisecond)
+		inForeground(t, s, "sleep 60")
 		c.press(t, "\x03")
-		time.Sleep(100 * time.Millisecond)
+		notThere(t, s, "sleep 60") // the terminal forgets what it holds at the interrupt
 		c.press(t, "echo after: $?\r")
 		c.expect(t, "\nafter: ")
 		c.press(t, "sleep 61\r")
-		time.Sleep(300 * time.Millisecond)
+		inForeground(t, s, "sleep 61")
 		c.press(t, "\x1a")
 		c.expect(t, "topped") // [1]+  Stopped
 		c.press(t, "jobs\r")
 		c.expect(t, "sleep 61")
 		c.press(t, "fg\r")
 		c.expect(t, "sleep 61")
-		time.Sleep(200 * time.Millisecond)
+		inForeground(t, s, "sleep 61")
 		c.press(t, "\x03")
+		notThere(t, s, "sleep 61")
 		c.press(t, "\r")
-		if d := time.Since(begin); d > 20*time.Second {
+		if d := time.Since(begin); d > 50*time.Second { // neither was waited for
 			t.Errorf("that took %v", d)
 		}
 		c.press(t, "exit 5\r")
@@ -154,12 +182,10 @@ func TestConsole(t *testing.T) {
 		c.press(t, "echo ready-$((1+1))\r")
 		c.expect(t, "ready-2")
 		c.press(t, "sleep 62\r")
-		time.Sleep(200 * time.Millisecond)
+		inForeground(t, s, "sleep 62")
 		c.press(t, "\r~.")
 		mustEnd(t, ended, 1)
-		eventually(t, 5*time.Second, "what ran in it has ended", func() bool {
-			return !strings.Contains(s.Must("exec", "p/a", "--", "ps", "ax"), "sleep 62")
-		})
+		notThere(t, s, "sleep 62")
 	})
 	t.Run("without a terminal", func(t *testing.T) {
 		if _, stderr, code := s.Trellis("console", "p/a"); code != 2 || !strings.Contains(stderr, "terminal") {

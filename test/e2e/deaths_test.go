@@ -51,7 +51,7 @@ func TestServiceRestartsUnderTraffic(t *testing.T) {
 	}
 	t.Run("serve --stop", func(t *testing.T) {
 		s.Must("serve", "--stop")
-		if err := s.WaitExit(5 * time.Second); err != nil {
+		if err := s.WaitExit(20 * time.Second); err != nil {
 			t.Fatal(err)
 		}
 		s.Must("serve", "--stop") // what does not run is stopped
@@ -119,7 +119,7 @@ func TestANodeThatDiesIsRestarted(t *testing.T) {
 	if err := syscall.Kill(before.pid(t, "b"), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 5*time.Second, "the node runs again", func() bool {
+	eventually(t, 20*time.Second, "the node runs again", func() bool {
 		v := show(t, s, "routed")
 		state, restarts := v.node(t, "b")
 		return state == "running" && restarts == 1 && v.pids()["b"] > 0 && v.pids()["b"] != before.pids()["b"]
@@ -152,7 +152,7 @@ func TestANodeThatKeepsDyingIsHeldBack(t *testing.T) {
 		held = held || state == "restarting"
 		if pid := v.pids()["a"]; state == "running" && pid > 0 && syscall.Kill(pid, syscall.SIGKILL) == nil {
 			deaths++
-			eventually(t, 5*time.Second, "the death is noticed", func() bool {
+			eventually(t, 20*time.Second, "the death is noticed", func() bool {
 				v := show(t, s, "p")
 				state, restarts := v.node(t, "a")
 				return restarts >= deaths && (state != "running" || v.pids()["a"] != pid)
@@ -200,7 +200,7 @@ func TestADaemonThatDiesIsRestarted(t *testing.T) {
 			if _, stderr, code := s.Trellis("exec", "routed/b", "--", "kill", "-9", strconv.Itoa(old.PID)); code != 0 {
 				t.Fatal(stderr)
 			}
-			eventually(t, 10*time.Second, daemon+" runs again", func() bool {
+			eventually(t, 30*time.Second, daemon+" runs again", func() bool {
 				now := services()[daemon]
 				return now.State == "running" && now.PID != old.PID && now.Restarts > old.Restarts
 			})

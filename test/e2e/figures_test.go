@@ -278,7 +278,7 @@ func TestFiguresAcrossMachines(t *testing.T) {
 
 	t.Run("a host that vanishes costs its own figures", func(t *testing.T) {
 		s.Sandbox("kill", "beta")
-		eventually(t, 10*time.Second, "beta has vanished", func() bool { return substrate(t, s).states()["beta"] == "vanished" })
+		eventually(t, 30*time.Second, "beta has vanished", func() bool { return substrate(t, s).states()["beta"] == "vanished" })
 		f := readCounted(t, s)
 		if len(f.Missing) != 1 || !strings.Contains(f.Missing[0], "no figures from beta: ") || f.end(t, "a:eth1").RxPackets == 0 || f.end(t, "b:eth1").RxPackets != 0 {
 			t.Errorf("show says %+v", f)
@@ -306,7 +306,7 @@ func TestFiguresAcrossMachines(t *testing.T) {
 			t.Errorf("Prometheus is told that beta lives")
 		}
 		s.Sandbox("start", "beta")
-		eventually(t, 20*time.Second, "beta is back", func() bool {
+		eventually(t, 60*time.Second, "beta is back", func() bool {
 			f := readCounted(t, s)
 			return len(f.Missing) == 0 && f.end(t, "b:eth1").RxFastPackets > 0 && reachable(s, "chain")
 		})

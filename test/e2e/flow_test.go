@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -49,7 +50,8 @@ type flow struct {
 	sent           uint64
 	received       atomic.Uint64
 	stopping       chan struct{}
-	ended          sync.WaitGroup
+	sending        sync.WaitGroup
+	receiving      sync.WaitGroup
 	stopped        bool
 }
 
@@ -66,7 +68,9 @@ func startFlow(t *testing.T, s client, network, from, to string) *flow {
 	}); err != nil {
 		t.Fatalf("receive in %s: %v", to, err)
 	}
-	if err := f.target.SetReadBuffer(4 << 20); err != nil {
+	// Some seconds of the flow, whatever the machine's limit: what waits while
+	// this process waits for a processor must not be lost.
+	if err := forceReadBuffer(f.target, 16<<20); err != nil {
 		t.Fatal(err)
 	}
 	if err := inside(v.pid(t, from), func() (err error) {
@@ -76,15 +80,26 @@ func startFlow(t *testing.T, s client, network, from, to string) *flow {
 		t.Fatalf("send from %s: %v", from, err)
 	}
 	t.Cleanup(f.stop)
-	f.ended.Add(2)
-	go f.receive()
-	go f.send()
-	eventually(t, 5*time.Second, "the flow "+f.what+" begins", func() bool { return f.received.Load() > 0 })
+	f.receiving.Go(f.receive)
+	f.sending.Go(f.send)
+	eventually(t, 20*time.Second, "the flow "+f.what+" begins", func() bool { return f.received.Load() > 0 })
 	return f
 }
 
+// forceReadBuffer gives a socket a buffer, in bytes, also beyond net.core.rmem_max.
+func forceReadBuffer(c *net.UDPConn, size int) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, size)
+	})
+	return errors.Join(err, failed)
+}
+
 func (f *flow) send() {
-	defer f.ended.Done()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	var b [64]byte
@@ -103,7 +118,6 @@ func (f *flow) send() {
 }
 
 func (f *flow) receive() {
-	defer f.ended.Done()
 	var b [64]byte
 	for {
 		if _, err := f.target.Read(b[:]); err != nil {
@@ -120,11 +134,14 @@ func (f *flow) stop() {
 	}
 	f.stopped = true
 	close(f.stopping)
-	// What is under way arrives within a moment on one machine.
-	time.Sleep(200 * time.Millisecond)
+	f.sending.Wait()
+	// What is under way arrives within a moment on one machine, or never.
+	for deadline := time.Now().Add(5 * time.Second); f.received.Load() < f.sent && time.Now().Before(deadline); {
+		time.Sleep(10 * time.Millisecond)
+	}
 	f.target.Close()
 	f.sender.Close()
-	f.ended.Wait()
+	f.receiving.Wait()
 }
 
 // mustNotHaveLost ends the flow and fails the test if a datagram is missing.

@@ -2,8 +2,11 @@ package e2e
 
 import (
 	"bytes"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
@@ -12,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"trellis/test/testenv"
 )
@@ -120,10 +125,12 @@ func TestNoFrameLeavesItsNetwork(t *testing.T) {
 			}
 		}
 	}
-	time.Sleep(300 * time.Millisecond)
-	if n := marked(friend.received(t), mark); n < 500 {
-		t.Errorf("the neighbour has seen %d of the frames: the test shows nothing", n)
-	}
+	seen := 0
+	eventually(t, 20*time.Second, "the neighbour has seen so many of the frames that the test shows something", func() bool {
+		seen += marked(friend.received(t), mark)
+		return seen >= 500
+	})
+	time.Sleep(300 * time.Millisecond) // what should not come
 	for _, stranger := range strangers {
 		if n := marked(stranger.received(t), mark); n > 0 {
 			t.Errorf("%d frames of the left network are in the right one", n)
@@ -229,11 +236,11 @@ links:
 			_, _, _ = s.Trellis("exec", "slow/a", "--", "sh", "-c", c.command)
 			sh(t, s, "slow/a", "ip -br link show type veth | grep -q UP")
 			sh(t, s, "slow/a", "ip addr replace 10.1.0.1/24 dev $(ip -br link show type veth | sed 's/[@ ].*//')")
-			if rate := flood(t, v.pid(t, "a"), v.pid(t, "b"), "10.1.0.2:9"); rate > 10.8e6 {
-				t.Errorf("%.1f Mbit/s go through a link of 10", rate/1e6)
-			} else if c.command == "true" && rate < 7e6 {
-				t.Errorf("%.1f Mbit/s go through a link of 10: the test shows nothing", rate/1e6)
+			least := 0.0
+			if c.command == "true" {
+				least = 7e6
 			}
+			floods(t, v.pid(t, "a"), v.pid(t, "b"), "10.1.0.2:9", least, 10.8e6)
 			if now := root(); now != qdisc {
 				t.Errorf("the link's qdisc was %s and is %s", qdisc, now)
 			}
@@ -252,30 +259,54 @@ links:
 		}
 		sh(t, s, "slow/a", "ping -c1 -W2 10.1.0.2")
 		v = show(t, s, "slow")
-		if rate := flood(t, v.pid(t, "a"), v.pid(t, "b"), "10.1.0.2:9"); rate > 10.8e6 || rate < 7e6 {
-			t.Errorf("%.1f Mbit/s go through the repaired link of 10", rate/1e6)
-		}
+		floods(t, v.pid(t, "a"), v.pid(t, "b"), "10.1.0.2:9", 7e6, 10.8e6)
 	})
 	s.Must("down", "slow")
 	nothingLeft(t, s)
 }
 
+// floods floods a link of 10 Mbit/s and fails the test unless the rate is within
+// the bounds, bits per second. A machine with other things to do may send less
+// for a while, never more.
+func floods(t *testing.T, from, to int, address string, least, most float64) {
+	t.Helper()
+	rate := 0.0
+	for range 5 {
+		if rate = flood(t, from, to, address); rate >= least {
+			break
+		}
+	}
+	if rate < least || rate > most {
+		t.Errorf("%.1f Mbit/s go through a link of 10, want %.1f to %.1f", rate/1e6, least/1e6, most/1e6)
+	}
+}
+
 // flood sends datagrams as fast as it can for a second and gives the rate at
-// which they arrive, in bits per second of whole frames.
+// which they arrive, in bits per second of whole frames, by the kernel's clock:
+// how late this process reads them does not matter.
 func flood(t *testing.T, from, to int, address string) float64 {
 	t.Helper()
 	const headers = 14 + 20 + 8
-	var in net.PacketConn
+	var in *net.UDPConn
 	var out net.Conn
-	if err := inside(to, func() (err error) { in, err = net.ListenPacket("udp4", address); return err }); err != nil {
+	if err := inside(to, func() (err error) {
+		in, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(address)))
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
 	defer in.Close()
+	if err := errors.Join(forceReadBuffer(in, 16<<20), timestamp(in)); err != nil {
+		t.Fatal(err)
+	}
 	if err := inside(from, func() (err error) { out, err = net.Dial("udp4", address); return err }); err != nil {
 		t.Fatal(err)
 	}
 	defer out.Close()
-	end := time.Now().Add(1200 * time.Millisecond)
+	// The first packets are the burst that a link may carry beyond its rate, and
+	// the kernel takes a moment to turn its time stamps on.
+	begin := time.Now().Add(200 * time.Millisecond)
+	end := begin.Add(1200 * time.Millisecond)
 	go func() {
 		b := make([]byte, 1400)
 		for time.Now().Before(end) {
@@ -284,18 +315,25 @@ func flood(t *testing.T, from, to int, address string) float64 {
 			}
 		}
 	}()
-	b := make([]byte, 64<<10)
+	b, oob := make([]byte, 64<<10), make([]byte, 1<<10)
 	var bits float64
 	var first, last time.Time
 	if err := in.SetReadDeadline(end.Add(500 * time.Millisecond)); err != nil {
 		t.Fatal(err)
 	}
 	for {
-		n, _, err := in.ReadFrom(b)
+		n, extra, _, _, err := in.ReadMsgUDPAddrPort(b, oob)
 		if err != nil {
 			break // the deadline
 		}
-		last = time.Now()
+		at, err := arrival(oob[:extra])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at.Before(begin) {
+			continue
+		}
+		last = at
 		if first.IsZero() {
 			first = last // counted from here on, this one not
 			continue
@@ -306,6 +344,37 @@ func flood(t *testing.T, from, to int, address string) float64 {
 		t.Fatal("nothing arrives")
 	}
 	return bits / last.Sub(first).Seconds()
+}
+
+// timestamp has the kernel tell when it received each packet of a socket.
+func timestamp(c *net.UDPConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1)
+	})
+	return errors.Join(err, failed)
+}
+
+// arrival reads when the kernel received a packet.
+func arrival(oob []byte) (time.Time, error) {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return time.Time{}, err
+	}
+	for _, m := range messages {
+		if m.Header.Level == unix.SOL_SOCKET && m.Header.Type == unix.SCM_TIMESTAMPNS {
+			var at unix.Timespec
+			if _, err := binary.Decode(m.Data, binary.NativeEndian, &at); err != nil {
+				return time.Time{}, err
+			}
+			return time.Unix(at.Unix()), nil
+		}
+	}
+	return time.Time{}, errors.New("a packet without a time stamp")
 }
 
 // TestAttacksThroughExec tries what a node's root would try to get out of it.

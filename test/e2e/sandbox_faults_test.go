@@ -75,7 +75,7 @@ func TestKilledAtEveryStepAcrossMachines(t *testing.T) {
 				}
 				s.Sandbox("kill", "beta")
 				s.Sandbox("start", "beta")
-				eventually(t, 10*time.Second, "the host is alive again", func() bool {
+				eventually(t, 30*time.Second, "the host is alive again", func() bool {
 					return substrate(t, s).states()["beta"] == "alive"
 				})
 				s.Must("up", after, "--timeout", "60s")

@@ -61,7 +61,7 @@ func TestServicesRestartUnderTrafficAcrossMachines(t *testing.T) {
 	}
 	unchanged := func(t *testing.T) {
 		t.Helper()
-		eventually(t, 10*time.Second, "every host is alive", func() bool {
+		eventually(t, 30*time.Second, "every host is alive", func() bool {
 			for _, state := range substrate(t, s.Hosts[2]).states() {
 				if state != "alive" {
 					return false
@@ -124,11 +124,11 @@ func TestACutIsRoutedAround(t *testing.T) {
 	s.Must("up", write(t, "ring.yaml", ring))
 	s.Sandbox("cut", "alpha", "beta")
 	// beta's agent hears of the store no more, and what it has built goes on.
-	eventually(t, 20*time.Second, "the nodes reach each other the other way round", func() bool {
+	eventually(t, 60*time.Second, "the nodes reach each other the other way round", func() bool {
 		_, _, toB := s.Trellis("exec", "ring/a", "--", "ping", "-c1", "-W1", "b")
 		_, _, toD := s.Trellis("exec", "ring/a", "--", "ping", "-c1", "-W1", "d")
 		return toB == 0 && toD == 0
 	})
 	s.Sandbox("heal", "alpha", "beta")
-	eventually(t, 20*time.Second, "everything is reachable", func() bool { return reachable(s, "ring") })
+	eventually(t, 60*time.Second, "everything is reachable", func() bool { return reachable(s, "ring") })
 }

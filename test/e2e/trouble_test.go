@@ -173,7 +173,7 @@ func TestWhatCannotBeMadeIsRefusedInOneSentence(t *testing.T) {
 		})
 	}
 	t.Run("a delay without netem", func(t *testing.T) {
-		if exec.Command("modprobe", "-n", "sch_netem").Run() == nil {
+		if _, err := testenv.NewNetNS(t).Command("tc", "qdisc", "add", "dev", "lo", "root", "netem").CombinedOutput(); err == nil {
 			t.Skip("needs a kernel without netem")
 		}
 		s.Must("up", write(t, "ok.yaml", fmt.Sprintf(pair, "no")))
@@ -218,7 +218,7 @@ func TestMissingRuntime(t *testing.T) {
 				t.Fatal(err)
 			}
 			// Either the service does not start, or it cannot make networks.
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
 			var errs bytes.Buffer
 			cmd := exec.CommandContext(ctx, binary, "serve", "--runtime", runtime, "--run-dir", filepath.Join(dir, "run"), "--state-dir", filepath.Join(dir, "state"))
@@ -299,17 +299,17 @@ func TestInterrupt(t *testing.T) {
 		var errs bytes.Buffer
 		cmd := s.Command(t.Context(), "up", file)
 		cmd.Stderr = &errs
-		begin := time.Now()
 		if err := s.NS.Start(cmd); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(after * time.Millisecond)
+		begin := time.Now()
 		if err := cmd.Process.Signal(os.Interrupt); err != nil {
 			t.Fatal(err)
 		}
 		_ = cmd.Wait()
-		if code := cmd.ProcessState.ExitCode(); code != 1 && code != -1 || time.Since(begin) > after*time.Millisecond+2*time.Second {
-			t.Errorf("after %d ms: exit status %d after %v: %s", after, code, time.Since(begin), errs.String())
+		if code := cmd.ProcessState.ExitCode(); code != 1 && code != -1 || time.Since(begin) > 2*time.Second {
+			t.Errorf("after %d ms: exit status %d, %v later: %s", after, code, time.Since(begin), errs.String())
 		}
 		// Before the program could set up its signals, the signal ends it.
 		if out := (outcome{stderr: errs.String()}); cmd.ProcessState.ExitCode() == 1 && (out.sentences() != 1 || !strings.Contains(out.stderr, "trellis down ring")) {

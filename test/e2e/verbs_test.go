@@ -118,12 +118,15 @@ links:
 			t.Fatal(err)
 		}
 		// The file has its header once the capture runs.
-		eventually(t, 5*time.Second, "the capture begins", func() bool {
+		eventually(t, 20*time.Second, "the capture begins", func() bool {
 			st, err := os.Stat(pcap)
 			return err == nil && st.Size() >= 24
 		})
 		s.Must("exec", "v/a", "--", "ping", "-c3", "-i0.05", "-I", "eth1", "-s", "777", ends(t, s, "v", "b", "eth1"))
-		time.Sleep(200 * time.Millisecond)
+		eventually(t, 20*time.Second, "the three and their answers are in the file", func() bool {
+			out, _ := exec.Command("tcpdump", "-n", "-r", pcap, "icmp").Output() // the last frame may not be whole yet
+			return bytes.Count(out, []byte("ICMP echo")) >= 6
+		})
 		if err := cmd.Process.Signal(os.Interrupt); err != nil {
 			t.Fatal(err)
 		}
