@@ -48,7 +48,8 @@ demo: deps build
 	@$(SUDO) scripts/demo
 
 # Packages whose goroutines share data run under the race detector, which needs
-# cgo; tests of whole services run alone, one after the other.
+# cgo; tests of whole services run alone, one after the other. The time limits
+# end what hangs, and nothing else: several times what a slow machine takes.
 RACE := $(addprefix trellis/internal/,agent agent/reconcile pip store substrate/probe vnp wire)
 E2E := trellis/test/e2e
 
@@ -59,9 +60,9 @@ test: deps-test lint check-generated build
 	race=$$(grep -Fx $(addprefix -e ,$(RACE)) <<<"$$all" || true); \
 	e2e=$$(grep -E '^$(E2E)(/|$$)' <<<"$$all" || true); \
 	rest=$$(grep -Fxv -e "$$race" -e "$$e2e" <<<"$$all"); \
-	go run ./tools/gotest -count=1 -timeout 10m $$rest \
-		-- CGO_ENABLED=1 -race -count=1 -timeout 10m $$race \
-		-- -p 1 -count=1 -timeout 15m $$e2e
+	go run ./tools/gotest -count=1 -timeout 30m $$rest \
+		-- CGO_ENABLED=1 -race -count=1 -timeout 30m $$race \
+		-- -p 1 -count=1 -timeout 60m $$e2e
 
 ## test-qemu: networks and EGRE under Debian 12's own kernels, in a virtual machine
 test-qemu:
