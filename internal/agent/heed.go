@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -20,6 +21,9 @@ import (
 
 // routeMTU is why a node with such a route is off the fast path.
 const routeMTU = "a route of the node's has an MTU of its own"
+
+// rewatch is when a watch that has failed is begun again.
+const rewatch = time.Second
 
 // heeding is the watch in one node.
 type heeding struct {
@@ -48,35 +52,52 @@ func (w *worker) heed(ctx context.Context, node string, pid int, devices []strin
 	if err != nil {
 		return err
 	}
-	defer ns.Close()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	ended, known := make(chan struct{}), make(chan struct{})
 	h = &heeding{pid: pid, devices: devices, stop: func() { cancel(); <-ended }}
 	var once sync.Once
 	go func() {
 		defer close(ended)
+		defer ns.Close()
 		defer once.Do(func() { close(known) })
-		err := ns.WatchRouteMTU(ctx, func(has bool) {
+		watchRouteMTU(ctx, ns.WatchRouteMTU, func(why string) {
 			first := false
 			once.Do(func() { first = true })
-			why := ""
-			if has {
-				why = routeMTU
-			}
 			w.verdict(node, h, why, !first)
 			if first {
 				close(known)
 			}
 		})
-		if err != nil && ctx.Err() == nil {
-			w.verdict(node, h, "its routes cannot be watched: "+err.Error(), false)
-		}
 	}()
 	w.mu.Lock()
 	w.heeded[node] = h
 	w.mu.Unlock()
 	<-known
 	return nil
+}
+
+// watchRouteMTU tells verdict what the routes of a node have against the fast path,
+// at first and whenever that changes, until ctx ends. A watch that fails is begun
+// again; until then, nothing is known of the routes, which is against it too.
+func watchRouteMTU(ctx context.Context, watch func(context.Context, func(has bool)) error, verdict func(why string)) {
+	for {
+		err := watch(ctx, func(has bool) {
+			why := ""
+			if has {
+				why = routeMTU
+			}
+			verdict(why)
+		})
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		verdict("its routes cannot be watched: " + err.Error())
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(rewatch):
+		}
+	}
 }
 
 // verdict takes a node off the fast path at once, or lets the next pass put it
