@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -32,6 +33,7 @@ const (
 // client asks the agent of another substrate node.
 type client struct {
 	host, api string
+	config    *tls.Config // as it was given
 	transport *http.Transport
 	rpc       trellisv1connect.AgentServiceClient
 }
@@ -39,8 +41,8 @@ type client struct {
 var _ vnp.Substrate = (*client)(nil)
 
 // dial makes a client; it connects when it is used.
-func dial(host, api string, config *tls.Config) *client {
-	config = config.Clone()
+func dial(host, api string, given *tls.Config) *client {
+	config := given.Clone()
 	config.ServerName = host
 	config.MinVersion = tls.VersionTLS13
 	protocols := new(http.Protocols)
@@ -54,7 +56,7 @@ func dial(host, api string, config *tls.Config) *client {
 		HTTP2:               &http.HTTP2Config{SendPingTimeout: silence, PingTimeout: silence},
 	}
 	return &client{
-		host: host, api: api, transport: transport,
+		host: host, api: api, config: given, transport: transport,
 		rpc: trellisv1connect.NewAgentServiceClient(&http.Client{Transport: transport}, "https://"+api,
 			connect.WithReadMaxBytes(maxMessage),
 			connect.WithAcceptCompression("gzip", nil, nil), // figures and captures are not worth the time
@@ -63,6 +65,40 @@ func dial(host, api string, config *tls.Config) *client {
 }
 
 func (c *client) close() { c.transport.CloseIdleConnections() }
+
+// apart makes a client with connections of its own, which cut ends, whatever they
+// are at. All that goes over one connection shares its flow control, so input that
+// a process does not read would keep every other call from getting through.
+func (c *client) apart() (own *client, cut func()) {
+	own = dial(c.host, c.api, c.config)
+	connect := own.transport.DialContext
+	var mu sync.Mutex
+	var conns []net.Conn
+	over := false
+	own.transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := connect(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if over {
+			conn.Close()
+			return nil, net.ErrClosed
+		}
+		conns = append(conns, conn)
+		return conn, nil
+	}
+	return own, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		over = true
+		for _, conn := range conns {
+			conn.Close() // a second time, it fails
+		}
+		own.close()
+	}
+}
 
 // explain turns the error of a call into a sentence that names the substrate
 // node. The context is the call's.

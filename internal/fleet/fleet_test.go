@@ -173,6 +173,9 @@ func (a *agent) Exec(_ context.Context, vnet, node string, e vnp.ExecSpec) (vnp.
 		return nil, a.err
 	}
 	p := &local{a: a, done: make(chan int, 2)}
+	if e.Argv[0] == "deaf" {
+		return p, nil // reads nothing
+	}
 	go func() {
 		fmt.Fprintf(e.Stderr, "%s/%s %q %q %dx%d %v\n", vnet, node, e.Argv, e.Env, e.Rows, e.Cols, e.TTY)
 		if _, err := io.Copy(e.Stdout, e.Stdin); err == nil && e.Argv[0] != "sleep" {
@@ -357,6 +360,50 @@ func TestExec(t *testing.T) {
 		t.Errorf("an unknown node: %v", err)
 	}
 }
+
+// A process that does not read its input ends with its client all the same, whether
+// the input fits on the way to it or not, and is not in the way of others.
+func TestSignalsPassInputThatNobodyReads(t *testing.T) {
+	for name, stdin := range map[string]io.Reader{"all": &endless{}, "some": io.LimitReader(&endless{}, 400<<10)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			p, err := s.beta(t).Exec(t.Context(), "x", "a", vnp.ExecSpec{Argv: []string{"deaf"}, Stdin: stdin, Stdout: io.Discard, Stderr: io.Discard})
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(500 * time.Millisecond) // until nothing goes on
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			if _, err := s.beta(t).NodeStats(ctx, "x"); err != nil {
+				t.Error(err)
+			}
+			within(t, 20*time.Second, func() {
+				for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGKILL} {
+					if err := p.Signal(sig); err != nil {
+						t.Logf("signal: %v", err)
+					}
+				}
+				if _, err := p.Wait(); err == nil {
+					t.Error("a session that was cut off has an exit status")
+				}
+			})
+			select {
+			case got := <-s.agent.signals:
+				if got != syscall.SIGHUP {
+					t.Errorf("signal %v", got)
+				}
+			case <-time.After(10 * time.Second):
+				t.Error("the process has not heard of the end of its client")
+			}
+		})
+	}
+}
+
+// endless is input without an end.
+type endless struct{}
+
+func (*endless) Read(b []byte) (int, error) { return len(b), nil }
 
 // The context of the call that has started it does not end a process; a signal
 // gets there even while its input is open.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"sync"
 	"syscall"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -22,6 +23,7 @@ type process struct {
 	c      *client
 	stream *connect.BidiStreamForClient[trellisv1.ExecRequest, trellisv1.ExecResponse]
 	end    context.CancelFunc
+	cut    func()
 	call   context.Context
 
 	sending sync.Mutex
@@ -34,7 +36,8 @@ type process struct {
 // Exec implements [vnp.Substrate].
 func (c *client) Exec(ctx context.Context, vnet, node string, e vnp.ExecSpec) (vnp.Process, error) {
 	call, end := context.WithCancel(context.WithoutCancel(ctx))
-	p := &process{c: c, stream: c.rpc.Exec(call), call: call, end: end, done: make(chan struct{})}
+	own, cut := c.apart()
+	p := &process{c: c, stream: own.rpc.Exec(call), call: call, end: end, cut: cut, done: make(chan struct{})}
 	started := false
 	defer func() {
 		if !started {
@@ -43,7 +46,7 @@ func (c *client) Exec(ctx context.Context, vnet, node string, e vnp.ExecSpec) (v
 	}()
 	// Until it runs, the process has no life of its own. Once the answer has begun,
 	// net/http watches the context only after the request has ended.
-	stop := context.AfterFunc(ctx, func() { end(); _ = p.stream.CloseRequest() })
+	stop := context.AfterFunc(ctx, func() { end(); cut() })
 	err := p.send(&trellisv1.ExecRequest{Message: &trellisv1.ExecRequest_Start{Start: &trellisv1.ExecStart{
 		Vnet: vnet, Node: node, Argv: e.Argv, Env: e.Env, Tty: e.TTY,
 		Size: &trellisv1.WindowSize{Rows: uint32(e.Rows), Columns: uint32(e.Cols)},
@@ -73,7 +76,8 @@ func (c *client) Exec(ctx context.Context, vnet, node string, e vnp.ExecSpec) (v
 
 // hangUp ends the call, and with it a process that still runs.
 func (p *process) hangUp() {
-	p.end() // else closing would wait for the agent to end the answer
+	p.end()
+	p.cut() // else closing would wait for the agent to end the answer, or to take the input
 	_ = p.stream.CloseRequest()
 	_ = p.stream.CloseResponse()
 }
@@ -154,7 +158,25 @@ func (p *process) Resize(rows, cols uint16) error {
 	}})
 }
 
-// Signal implements [vnp.Process].
+// Signal implements [vnp.Process]. A signal waits behind input that the process does
+// not read. Where it cannot be sent for that, or one that nothing survives has no
+// effect, the call ends: the agent then hangs up on the process, as it does on one
+// whose client has gone away.
 func (p *process) Signal(sig syscall.Signal) error {
-	return p.send(&trellisv1.ExecRequest{Message: &trellisv1.ExecRequest_Signal{Signal: int32(sig)}})
+	sent := make(chan error, 1)
+	go func() {
+		sent <- p.send(&trellisv1.ExecRequest{Message: &trellisv1.ExecRequest_Signal{Signal: int32(sig)}})
+	}()
+	select {
+	case err := <-sent:
+		if sig == syscall.SIGKILL {
+			time.AfterFunc(silence, p.hangUp)
+		}
+		return err
+	case <-p.done:
+		return nil
+	case <-time.After(silence):
+		p.hangUp()
+		return fmt.Errorf("on %s: the process does not read its input, behind which the signal waits; the session is cut off", p.c.host)
+	}
 }
