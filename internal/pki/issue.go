@@ -23,7 +23,8 @@ import (
 // Names of the authority's files in its directory.
 const (
 	CAFile    = "ca.pem"
-	caKeyFile = "ca-key.pem"
+	caKeyFile = "ca" + keySuffix + ".pem"
+	keySuffix = "-key"
 )
 
 // How long certificates are good for.
@@ -101,12 +102,15 @@ func NewHost(dir string, host Identity, force bool) (Issued, error) {
 	if !dnsName.MatchString(name) || name == "ca" {
 		return Issued{}, fmt.Errorf("%q cannot be a host's name in a certificate; use letters, digits, dots, dashes and underscores", name)
 	}
+	if strings.HasSuffix(name, keySuffix) {
+		return Issued{}, fmt.Errorf("%q cannot be a host's name in a certificate: files of keys are called so; choose one that does not end in %s", name, keySuffix)
+	}
 	for _, role := range host.Roles {
 		if !slices.Contains(Roles, role) {
 			return Issued{}, fmt.Errorf("%q is no role; a host's are of %s", role, strings.Join(Roles, ", "))
 		}
 	}
-	files := Files{CA: filepath.Join(dir, CAFile), Cert: filepath.Join(dir, name+".pem"), Key: filepath.Join(dir, name+"-key.pem")}
+	files := Files{CA: filepath.Join(dir, CAFile), Cert: filepath.Join(dir, name+".pem"), Key: filepath.Join(dir, name+keySuffix+".pem")}
 	ca, caKey, err := authority(dir)
 	if err != nil {
 		return Issued{}, err

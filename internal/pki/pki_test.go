@@ -101,6 +101,21 @@ func TestNothingIsOverwrittenUnlessForced(t *testing.T) {
 	}
 }
 
+// The certificate of a host "ca-key" would stand in the place of the authority's key.
+func TestNoCertificateReplacesAKey(t *testing.T) {
+	dir := mustCA(t)
+	f := mustHost(t, dir, "alpha")
+	for _, name := range []string{"ca-key", "alpha-key"} {
+		if _, err := NewHost(dir, Identity{Name: name}, true); err == nil || !strings.Contains(err.Error(), "files of keys") {
+			t.Errorf("a host %s: %v", name, err)
+		}
+	}
+	if err := f.Check(); err != nil {
+		t.Error(err)
+	}
+	mustHost(t, dir, "beta") // the authority's key is what it was
+}
+
 func TestBadRequestsAreRefused(t *testing.T) {
 	dir := mustCA(t)
 	for name, do := range map[string]func() error{
