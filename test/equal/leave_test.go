@@ -72,7 +72,7 @@ func TestLeavesAtOnceAndComesBack(t *testing.T) {
 			want   uint64
 		}{{"IPv4", four, want4}, {"IPv6", six, want6}} {
 			before := p.fastPackets(p.routers[0])
-			o, err := p.try(way.shots, surely)
+			o, err := p.settle(way.shots)
 			must(t, err)
 			if d := o.difference(); d != "" {
 				t.Errorf("%s: the routers differ:\n%s", name, d)
@@ -152,7 +152,7 @@ func TestOwnAddressIsNoSource(t *testing.T) {
 				}
 			}
 			before := p.fastPackets(p.routers[0])
-			o, err := p.try(shots, surely)
+			o, err := p.settle(shots)
 			must(t, err)
 			sent := 0
 			for _, times := range o[0] {
@@ -183,7 +183,7 @@ func TestManyAddresses(t *testing.T) {
 	for _, c := range []struct{ add, atLeast, atMost uint64 }{{0, 50, 50}, {300, 10, 49}, {5000, 0, 0}} {
 		add(int(c.add))
 		before := p.fastPackets(p.routers[0])
-		o, err := p.try(four, surely)
+		o, err := p.settle(four)
 		must(t, err)
 		if n := p.fastPackets(p.routers[0]) - before; n < c.atLeast || n > c.atMost || o.difference() != "" {
 			t.Errorf("with %d addresses %d of 50 packets went by the fast path, want %d to %d; %s", c.add, n, c.atLeast, c.atMost, o.difference())

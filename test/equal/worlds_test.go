@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // item is a part of a world: a line for a tool that both routers run.
@@ -62,13 +64,27 @@ func ground() []item {
 // of: a kernel may lack what a line asks for, but then for both routers.
 func (r *router) apply(w world) string { return r.lines(slices.Concat(ground(), w.items)) }
 
-// tick is longer than the kernel's longest (CONFIG_HZ=100): until the next one
-// the fast path goes by what it has found before.
-const tick = 20 * time.Millisecond
+// nextTick waits for the kernel's next tick: until then the fast path goes by
+// what it has found before. The coarse clock counts ticks, and on a machine that
+// shares its processors with others they may come late.
+func nextTick() {
+	begin := coarse()
+	for coarse() == begin {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func coarse() unix.Timespec {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &now); err != nil {
+		panic(err) // there since Linux 2.6.32
+	}
+	return now
+}
 
 func (r *router) lines(items []item) string {
 	var log strings.Builder
-	defer time.Sleep(tick)
+	defer nextTick()
 	for len(items) > 0 {
 		tool, n := items[0].tool, 1
 		for n < len(items) && items[n].tool == tool {

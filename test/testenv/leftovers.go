@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -130,7 +131,7 @@ func (s *Service) processes() ([]string, error) {
 	var found []string
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
-		if err != nil || pid == os.Getpid() || pid == s.cmd.Process.Pid {
+		if err != nil || pid == os.Getpid() || pid == s.cmd.Process.Pid || ended(pid) {
 			continue
 		}
 		// A process may end at any moment: what cannot be read is not there.
@@ -143,6 +144,17 @@ func (s *Service) processes() ([]string, error) {
 		}
 	}
 	return found, nil
+}
+
+// ended reports whether a process has ended and waits only for its parent to
+// ask how. It is then listed in its cgroup yet (version 2), and is none of it.
+func ended(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return true
+	}
+	_, rest, _ := strings.Cut(string(b[max(0, bytes.LastIndexByte(b, ')')):]), " ") // a name may hold anything
+	return strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X")
 }
 
 // files returns what is in the instance's directories, relative to the place

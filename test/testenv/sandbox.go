@@ -330,7 +330,7 @@ func (s *Sandbox) processes() ([]string, error) {
 	var found []string
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
-		if err != nil || pid == os.Getpid() {
+		if err != nil || pid == os.Getpid() || ended(pid) {
 			continue
 		}
 		// A process may end at any moment: what cannot be read is not there.

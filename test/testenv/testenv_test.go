@@ -87,6 +87,28 @@ func TestStaleInstancesAreSwept(t *testing.T) {
 	}
 }
 
+func TestEnded(t *testing.T) {
+	cmd := exec.Command("sleep", "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if ended(cmd.Process.Pid) {
+		t.Error("a process that sleeps has ended")
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(20 * time.Second); !ended(cmd.Process.Pid); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("a process that was killed, and not waited for, has not ended")
+		}
+	}
+	cmd.Wait()
+	if !ended(cmd.Process.Pid) {
+		t.Error("a process that is gone has not ended")
+	}
+}
+
 func TestLivingInstancesAreLeftAlone(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	dir := filepath.Join(os.TempDir(), prefix()+"x")
