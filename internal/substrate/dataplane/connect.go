@@ -169,6 +169,15 @@ func (d *Dataplane) admitAs(p portProgsPort, path Path) error {
 	}
 	a.Remote.In6U.U6Addr8 = path.Remote.As16()
 	a.Local.In6U.U6Addr8 = path.Local.As16()
+	// What is right stays as it is. The kernel may give the memory of a replaced
+	// value to the next key's at once, while a program still reads it.
+	have := uplinkProgsArrival{}
+	switch err := d.maps["arrivals"].Lookup(arrivalKey(path.Key), &have); {
+	case err == nil && have == a:
+		return nil
+	case err != nil && !errors.Is(err, ebpf.ErrKeyNotExist):
+		return fmt.Errorf("look up what arrives: %w", err)
+	}
 	if err := d.maps["arrivals"].Put(arrivalKey(path.Key), a); err != nil {
 		return fmt.Errorf("enter what arrives: %w", err)
 	}

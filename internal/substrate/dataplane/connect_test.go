@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"fmt"
 	"net"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cilium/ebpf"
 
 	"trellis/internal/substrate/dataplane"
 	"trellis/internal/substrate/nstest"
@@ -65,6 +68,22 @@ func TestNarrowPathDropsWhatIsLong(t *testing.T) {
 	}
 	must(t, a.Connect(pa, 0, a.pathTo(b, false, 77, 1400)))
 	na.Must(t, "ping -c 2 -i 0.01 -W 2 -s 900 10.0.0.2")
+}
+
+// TestStartKeepsWhatArrives as it is: a value that is replaced, were it by its
+// like, may be another's while a program reads it.
+func TestStartKeepsWhatArrives(t *testing.T) {
+	b := newBench(t)
+	must(t, b.Connect(b.port, b.port, path4(b.uplink)))
+	must(t, b.Close())
+	m, err := ebpf.LoadPinnedMap(filepath.Join(b.dir, "@", "v2", "arrivals"), nil)
+	must(t, err)
+	defer m.Close()
+	must(t, m.Freeze()) // whoever writes to it is refused
+	d := mustOpen(t, b.dir)
+	if a := must2(d.Read("net"))[0]; a.Path == nil || *a.Path != path4(b.uplink) {
+		t.Errorf("%+v", a)
+	}
 }
 
 // send writes a burst over TCP that its receiver never sees whole.
