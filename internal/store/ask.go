@@ -169,7 +169,8 @@ func clockSentence(ahead time.Duration) string {
 	if ahead < 0 {
 		side = "behind"
 	}
-	return fmt.Sprintf("the machine's clock is %v %s the store's; have both set by NTP", ahead.Abs(), side)
+	// Not more exact than it is known: what is told only changes with it.
+	return fmt.Sprintf("the machine's clock is %v %s the store's; have both set by NTP", ahead.Abs().Round(clockGrain), side)
 }
 
 // compareClocks refuses a clock that is far off, and warns of one that is off.

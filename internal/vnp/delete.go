@@ -224,6 +224,7 @@ func (r *removal) stuck(ctx context.Context) error {
 		}
 	}
 	var waits []string
+	missing := ""
 	for _, host := range r.rec.Hosts {
 		if st := r.last[host]; st != nil && st.Phase == store.PhaseRemoved {
 			continue
@@ -232,14 +233,18 @@ func (r *removal) stuck(ctx context.Context) error {
 		if !missed || time.Since(at) < grace {
 			return nil // it is at it, or may soon be
 		}
+		missing = host
 		waits = append(waits, fmt.Sprintf("%s; its %s", absent[host].Silence(), nodesWait(r.s.nodesOn(r.rec, host))))
 	}
 	if len(waits) == 0 {
 		return nil
 	}
+	if len(waits) > 1 {
+		missing = "HOST"
+	}
 	return connect.NewError(connect.CodeFailedPrecondition,
-		fmt.Errorf("VNet %s is gone but for what is out of reach: %s to be removed when trellis serve runs there again; until then `trellis ls` shows it as removing",
-			r.rec.Name(), strings.Join(waits, ", ")))
+		fmt.Errorf("VNet %s is gone but for what is out of reach: %s to be removed when trellis serve runs there again; until then `trellis ls` shows it as removing. Of a machine that is gone for good, `trellis substrate forget %s` ends the wait",
+			r.rec.Name(), strings.Join(waits, ", "), missing))
 }
 
 // over says why the watch has ended.

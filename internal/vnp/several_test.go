@@ -263,7 +263,7 @@ func TestDownGoesOnPastAVanishedHost(t *testing.T) {
 	subs["beta"].vanish(t)
 	began := time.Now()
 	_, err := remove(within(t, 60*time.Second), c, &trellisv1.DeleteRequest{All: true})
-	wantError(t, err, connect.CodeFailedPrecondition, "VNet x", "beta has not been heard of for", "its 1 node waits", "when trellis serve runs there again")
+	wantError(t, err, connect.CodeFailedPrecondition, "VNet x", "beta has not been heard of for", "its 1 node waits", "when trellis serve runs there again", "`trellis substrate forget beta`")
 	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("gave up after %v", took)
 	}
