@@ -78,6 +78,7 @@ func TestMistakesAreNamed(t *testing.T) {
 		{"host: a/b\n", `:1: "a/b" cannot be a host's name`},
 		{"host:\n", ":1: host has no value"},
 		{"roles: [vpn]\n", `:1: "vpn" is no role; did you mean "vnp"?`},
+		{"roles: []\n", ":1: roles is empty"},
 		{"roles: [vnp, agent]\n", ":1: the roles vnp and pip go together"},
 		{"roles: [agent]\n", ":1: a host without the roles vnp and pip needs others"},
 		{"roles: [vnp, pip]\nuplinks: [eth1]\n", ":2: uplinks are the agent's"},

@@ -223,6 +223,9 @@ func (r *reader) host(n *yaml.Node) {
 }
 
 func (r *reader) roles(n *yaml.Node) {
+	if n.Kind == yaml.SequenceNode && len(n.Content) == 0 {
+		r.fail(n, "roles is empty; name some, or leave the key out for all")
+	}
 	for _, e := range r.list(n, "roles") {
 		var known []string
 		for _, role := range roles {

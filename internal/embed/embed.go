@@ -126,8 +126,12 @@ func (h *Host) charge(n *Node) {
 
 // fits reports whether the host has room for a node's limits.
 func (h *Host) fits(n *Node) bool {
-	return (n.Memory == 0 || n.Memory <= h.Memory-h.MemoryUsed) && (n.CPU == 0 || n.CPU <= h.CPU-h.CPUUsed)
+	return (n.Memory == 0 || n.Memory <= h.Memory-h.MemoryUsed) && (n.CPU == 0 || n.CPU <= h.CPU-h.CPUUsed+grain)
 }
+
+// grain is less of a core than anybody asks for, and more than adding up shares such
+// as 0.1, which no floating point number is, may be wrong by.
+const grain = 1e-6
 
 // left is the share of the host that is not given to nodes, of what it has least
 // of: 1 for an empty one, below 0 where more is promised than there is.

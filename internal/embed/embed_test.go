@@ -184,3 +184,22 @@ func check(t *testing.T, seed uint64, r Request, got Assignment) {
 		mine.charge(n)
 	}
 }
+
+// Tenths of a core add up to whole ones, though no floating point number is a tenth.
+func TestSharesOfACoreAddUp(t *testing.T) {
+	r := Request{Hosts: []Host{{Name: "alpha", CPU: 2}, {Name: "beta", CPU: 2}}}
+	for i := range 21 {
+		r.Nodes = append(r.Nodes, Node{Name: fmt.Sprint(i), CPU: 0.1})
+	}
+	got, err := FirstFit{}.Embed(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	on := map[string]int{}
+	for _, host := range got {
+		on[host]++
+	}
+	if on["alpha"] != 20 || on["beta"] != 1 {
+		t.Errorf("of 21 nodes that may have a tenth of a core: %v", on)
+	}
+}
