@@ -178,6 +178,9 @@ func (a *Agent) observeDevices(name string, o *observed) error {
 			}
 		case mine[behind].Device != "":
 			part[shapedEnd], part[behind] = true, true
+			if mine[shapedEnd].MTU != l.MTU || mine[behind].MTU != l.MTU {
+				d.MTU = 0 // none of them
+			}
 			d.Ingress = queues[mine[shapedEnd].Index].Shape
 			end := attached[behind]
 			d.Attached = ok && d.Peer == shapedEnd && (end.Mode == dataplane.Switched || end.Role == dataplane.Port)

@@ -443,12 +443,26 @@ func (r *runner) shape(_ context.Context, steps []reconcile.Step) error {
 	return nil
 }
 
+// resize sets the MTU of a port and of its helper pair, or of a LAN's tunnel.
 func (r *runner) resize(_ context.Context, s reconcile.Step) error {
 	t := r.tunnels[s.Device]
-	if t == nil || t.LAN == "" {
-		return port.SetMTU(s.Device, r.ports[s.Device].MTU)
+	if t != nil && t.LAN != "" {
+		return errors.Join(port.SetMTU(s.Device, t.MTU), port.SetMTU(port.TunnelMember(s.Device), t.MTU))
 	}
-	return errors.Join(port.SetMTU(s.Device, t.MTU), port.SetMTU(port.TunnelMember(s.Device), t.MTU))
+	devices := []string{s.Device}
+	shaped, behind := port.HelperNames(s.Device)
+	r.mu.Lock()
+	for _, d := range []string{shaped, behind} {
+		if _, ok := r.seen.index[d]; ok {
+			devices = append(devices, d)
+		}
+	}
+	r.mu.Unlock()
+	var errs []error
+	for _, d := range devices {
+		errs = append(errs, port.SetMTU(d, r.ports[s.Device].MTU))
+	}
+	return errors.Join(errs...)
 }
 
 // routesLost is the mark of routes that may not be there any more: no plan's.

@@ -146,6 +146,26 @@ links:
 	}
 }
 
+// TestShapedLinksTakeAnotherMTU changes the MTU of links whose frames pass a pair
+// of devices on their way: full packets must pass, whether it grows or shrinks.
+func TestShapedLinksTakeAnotherMTU(t *testing.T) {
+	s := testenv.StartSandbox(t, testenv.SandboxOptions{Hosts: []string{"alpha", "beta"}})
+	for _, mtu := range []int{1300, 1400, 1350} {
+		s.Must("up", write(t, "shaped.yaml", fmt.Sprintf(`name: shaped
+nodes: {a: {on: alpha}, b: {on: alpha}, c: {on: beta}}
+links:
+  - {name: far, rate: 100mbit, mtu: %[1]d, endpoints: [{node: a, interface: f0, addresses: [198.51.100.1/24]}, {node: c, interface: f0, addresses: [198.51.100.2/24]}]}
+  - {name: lan, type: lan, rate: 100mbit, mtu: %[1]d, endpoints: [{node: a, interface: l0, addresses: [203.0.113.1/24]}, {node: b, interface: l0, addresses: [203.0.113.2/24]}, {node: c, interface: l0, addresses: [203.0.113.3/24]}]}
+`, mtu)))
+		for _, to := range []string{"198.51.100.2", "203.0.113.2", "203.0.113.3"} {
+			args := []string{"exec", "shaped/a", "--", "ping", "-c2", "-i0.3", "-W2", "-M", "do", "-s", fmt.Sprint(mtu - 28), to}
+			if out, stderr, code := s.Trellis(args...); code != 0 {
+				t.Errorf("MTU %d: a full packet to %s does not pass: %s%s", mtu, to, out, stderr)
+			}
+		}
+	}
+}
+
 // addr gives the address of a node on a link, of one family.
 func (v shown) addr(t *testing.T, link, node string, v4 bool) netip.Addr {
 	t.Helper()
