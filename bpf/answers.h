@@ -52,6 +52,7 @@ struct {
 
 /* What is compared besides the question. */
 struct asker {
+	__u64 tick;    /* when: before the FIB is asked */
 	__u64 netns;   /* cookie */
 	__u64 first;   /* the question's first word, as far as it counts */
 	__u32 changes; /* the kernel's count of them */
@@ -74,7 +75,7 @@ static __always_inline struct answer *answer_at(const union question *q, const s
  * packet that is longer than its way's MTU asks again. */
 static __always_inline int is_answered(const struct answer *a, const union question *q, const struct asker *by)
 {
-	__u64 differ = (a->tick ^ bpf_jiffies64()) | (a->netns ^ by->netns) | (a->changes ^ by->changes) |
+	__u64 differ = (a->tick ^ by->tick) | (a->netns ^ by->netns) | (a->changes ^ by->changes) |
 		       (a->asked[0] ^ by->first);
 
 #pragma unroll
@@ -111,7 +112,7 @@ static __always_inline int ask(struct xdp_md *ctx, struct answer *a, union quest
 	return 1;
 }
 
-static __always_inline void keep_answer(struct answer *a)
+static __always_inline void keep_answer(struct answer *a, const struct asker *by)
 {
-	a->tick = bpf_jiffies64();
+	a->tick = by->tick;
 }

@@ -89,6 +89,7 @@ int node_in(struct xdp_md *ctx)
 	 * and encapsulating routes are the stack's. So is a way back by which the
 	 * packet came, which earns its sender a redirect.
 	 */
+	by.tick = bpf_jiffies64();
 	by.netns = netns;
 	a = answer_at(&q, &by);
 	if (!a)
@@ -117,7 +118,7 @@ int node_in(struct xdp_md *ctx)
 		((struct ipv6hdr *)ip)->hop_limit--;
 	}
 	if (asked && in == ENTERS_CLEAR)
-		keep_answer(a);
+		keep_answer(a, &by);
 	readdress(eth, a);
 	return leave(ctx, e, length);
 }

@@ -17,9 +17,12 @@
 #define OWN_STEPS 4096
 #define OWN_FEW 128
 
+/* No namespace's cookie: the addresses are being written. */
+#define OWN_BUSY (~0ULL)
+
 /* The addresses of a node. Each end that packets leave by keeps them. */
 struct own {
-	__u64 netns; /* 0: being written */
+	__u64 netns; /* 0: none yet */
 	__u32 changes;
 	__u32 steps; /* more than OWN_STEPS: too many */
 	__u64 bits[OWN_WORDS];
@@ -91,8 +94,9 @@ static __noinline int own_walk(struct xdp_md *ctx, __be32 address, __u32 slot)
 		w.found = 1;
 	}
 	o = bpf_map_lookup_elem(&own_addresses, &slot);
-	if (o) {
-		o->netns = 0;
+	/* One writes at a time: of two that mixed theirs, one may have seen fewer
+	 * addresses than the count of changes then tells. */
+	if (o && __sync_lock_test_and_set(&o->netns, OWN_BUSY) != OWN_BUSY) {
 		o->changes = changes;
 		o->steps = w.steps;
 		__builtin_memcpy(o->bits, w.bits, sizeof(o->bits));
