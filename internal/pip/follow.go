@@ -32,7 +32,7 @@ func (p *Provider) followStatuses(ctx context.Context) error {
 		if e.Status == nil || e.Status.Phase != store.PhaseRemoved {
 			continue
 		}
-		if err := persist(ctx, func() error { return p.removed(ctx, e.VNet) }); err != nil && ctx.Err() == nil {
+		if err := p.persist(ctx, func() error { return p.removed(ctx, e.VNet) }); err != nil && ctx.Err() == nil {
 			p.log.Error("removed VNet stays in the store until the next start", "vnet", e.VNet, "error", err)
 		}
 	}
@@ -74,19 +74,27 @@ func (p *Provider) followHosts(ctx context.Context) error {
 	return nil
 }
 
-// retryAway is the pause before something is tried again because the store was
-// away.
-const retryAway = time.Second
+// retryLater is the pause before something is tried again because the store was
+// away, or had no room.
+const retryLater = time.Second
 
-// persist repeats what fails because the store is away.
-func persist(ctx context.Context, do func() error) error {
-	for {
+// persist repeats what fails because the store is away, or has no room: nobody else
+// would do it once that is over.
+func (p *Provider) persist(ctx context.Context, do func() error) error {
+	for told := false; ; {
 		err := do()
-		if !errors.Is(err, store.ErrAway) {
+		switch {
+		case errors.Is(err, store.ErrAway): // that is told once for all
+		case errors.Is(err, store.ErrNoSpace):
+			if !told {
+				p.log.Warn("waiting for room in the store", "error", err)
+				told = true
+			}
+		default:
 			return err
 		}
 		select {
-		case <-time.After(retryAway):
+		case <-time.After(retryLater):
 		case <-ctx.Done():
 			return err
 		}
@@ -98,7 +106,7 @@ func persist(ctx context.Context, do func() error) error {
 func (p *Provider) leaveForgotten(ctx context.Context) {
 	var there hosts
 	var records []*store.VNetRecord
-	err := persist(ctx, func() (err error) {
+	err := p.persist(ctx, func() (err error) {
 		if there, err = p.hosts(ctx); err == nil {
 			records, err = p.store.VNets(ctx)
 		}
@@ -108,7 +116,7 @@ func (p *Provider) leaveForgotten(ctx context.Context) {
 		if !slices.ContainsFunc(rec.Hosts, func(h string) bool { return p.forgotten(there, h) }) {
 			continue
 		}
-		err = errors.Join(err, persist(ctx, func() error { return p.removed(ctx, rec.Name()) }))
+		err = errors.Join(err, p.persist(ctx, func() error { return p.removed(ctx, rec.Name()) }))
 	}
 	if err != nil && ctx.Err() == nil {
 		p.log.Error("VNets keep parts on hosts that have been forgotten", "error", err)
@@ -123,7 +131,7 @@ func differ(a, b store.Host) bool {
 // replanAll plans the chosen VNets anew.
 func (p *Provider) replanAll(ctx context.Context, choose func(*store.VNetRecord) bool) {
 	var records []*store.VNetRecord
-	err := persist(ctx, func() (err error) {
+	err := p.persist(ctx, func() (err error) {
 		records, err = p.store.VNets(ctx)
 		return err
 	})
@@ -137,7 +145,7 @@ func (p *Provider) replanAll(ctx context.Context, choose func(*store.VNetRecord)
 		if rec.State != store.Present || !choose(rec) {
 			continue
 		}
-		err := persist(ctx, func() error { return p.replan(ctx, rec.Name()) })
+		err := p.persist(ctx, func() error { return p.replan(ctx, rec.Name()) })
 		var refused Refused
 		switch {
 		case err == nil, ctx.Err() != nil, errors.Is(err, store.ErrNotFound):

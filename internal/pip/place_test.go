@@ -480,3 +480,20 @@ func TestRecordsOfOneMachineGoOn(t *testing.T) {
 	wantPlacement(t, g.Record, map[string]string{"a": "gamma", "b": "gamma"})
 	wantPlacement(t, mustAdmit(t, s.p, chain("x", "a", "b")).Record, map[string]string{"a": "gamma", "b": "gamma"})
 }
+
+// What must be done is done once the store is back, or has room.
+func TestProviderWaitsForTheStore(t *testing.T) {
+	p, _ := newProvider(t)
+	for _, trouble := range []error{store.ErrAway, store.ErrNoSpace} {
+		tries := 0
+		err := p.persist(t.Context(), func() error {
+			if tries++; tries == 1 {
+				return fmt.Errorf("forget VNet x: %w", trouble)
+			}
+			return store.ErrNotFound
+		})
+		if tries != 2 || !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("%v: %d tries, %v", trouble, tries, err)
+		}
+	}
+}
