@@ -170,6 +170,7 @@ func (r *runner) run(ctx context.Context) (err error) {
 	}
 	for _, s := range r.seen.states {
 		if s.Running && s.Released && r.nodes[s.Node] != nil {
+			r.w.runs(s)
 			if err := r.w.watch(context.WithoutCancel(ctx), s); err != nil {
 				return fmt.Errorf("watch %s: %w", s.ID, err)
 			}

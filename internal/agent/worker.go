@@ -53,7 +53,7 @@ type restart struct {
 	count  int
 	pause  time.Duration
 	before time.Time // no start earlier than this
-	up     time.Time // last release
+	up     time.Time // when its container was started last
 	why    string
 }
 
@@ -218,6 +218,13 @@ func (w *worker) died(name, why string) {
 	r.why = why
 	r.before = time.Now().Add(r.pause)
 	r.pause = min(max(2*r.pause, firstPause), longestPause)
+}
+
+// runs books since when a node runs that has died before.
+func (w *worker) runs(s container.State) {
+	if r := w.nodes[s.Node]; r != nil {
+		r.up = s.Started
+	}
 }
 
 // watch has the worker woken when the container ends.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"testing"
 	"time"
+
+	"trellis/internal/substrate/container"
 )
 
 // A pass that takes longer than a node's restart is held back must not make the
@@ -42,5 +44,27 @@ func TestAWorkerWaitsForItsPlan(t *testing.T) {
 	case <-w.ended:
 	case <-time.After(10 * time.Second):
 		t.Error("the worker does not end")
+	}
+}
+
+// A node that has run for long enough is restarted at once, however often it has
+// died before; one that dies soon again waits longer each time.
+func TestANodeThatHasRunForLongBeginsAnew(t *testing.T) {
+	w := newWorker(&Agent{log: silent}, "v")
+	die := func(ran time.Duration) time.Duration {
+		s := container.State{ID: container.ID{VNet: "v", Node: "a"}, Started: time.Now().Add(-ran)}
+		w.runs(s)
+		w.died("a", "its init ended")
+		return time.Until(w.nodes["a"].before).Round(firstPause)
+	}
+	for i, c := range []struct{ ran, pause time.Duration }{
+		{time.Second, 0}, {time.Second, firstPause}, {time.Second, 2 * firstPause}, {2 * longEnough, 0}, {time.Second, firstPause},
+	} {
+		if pause := die(c.ran); pause != c.pause {
+			t.Errorf("death %d, after %v, is followed by a pause of %v, want %v", i+1, c.ran, pause, c.pause)
+		}
+	}
+	if n := w.nodes["a"].count; n != 5 {
+		t.Errorf("%d deaths are booked", n)
 	}
 }
