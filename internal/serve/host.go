@@ -151,7 +151,7 @@ func (c Config) belong(ctx context.Context, s *store.Store) (string, error) {
 	case before == now:
 		return now, nil
 	case before == "":
-		return now, c.leave(ctx)
+		return now, c.leave(ctx, now)
 	case !elsewhere:
 		return "", fmt.Errorf("this host's networks are in a store elsewhere, and the configuration names none: write store: {endpoints: […]}, or remove %s to start with a store of its own, which takes down what it does not know", path)
 	}
@@ -159,8 +159,9 @@ func (c Config) belong(ctx context.Context, s *store.Store) (string, error) {
 		strings.Join(c.Settings.StoreEndpoints, ", "), c.Settings.File, path)
 }
 
-// leave refuses to leave the host's own store while there are networks in it.
-func (c Config) leave(ctx context.Context) error {
+// leave refuses to leave the host's own store while there are networks in it, unless
+// the other one has been made of it.
+func (c Config) leave(ctx context.Context, other string) error {
 	if _, err := os.Stat(c.storeDir()); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -168,11 +169,12 @@ func (c Config) leave(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("look for networks in the store that this host had before: %w", err)
 	}
-	records, err := own.VNets(ctx)
-	if err := errors.Join(err, own.Close()); err != nil {
+	identity, err := own.Identity(ctx)
+	records, err2 := own.VNets(ctx)
+	if err := errors.Join(err, err2, own.Close()); err != nil {
 		return fmt.Errorf("look for networks in the store that this host had before: %w", err)
 	}
-	if len(records) == 0 {
+	if len(records) == 0 || identity == other {
 		return nil
 	}
 	var names []string

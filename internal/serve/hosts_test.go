@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,15 +39,23 @@ func newMachines(t *testing.T) *machines {
 	return m
 }
 
+// freePort gives an address of the loopback that nobody listens at, and that the
+// kernel does not give to a connection meanwhile: those are from 32768 up.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 1000 {
+		at := fmt.Sprintf("127.0.0.1:%d", 20000+(50*os.Getpid()+int(ports.Add(1)))%10000)
+		if l, err := net.Listen("tcp", at); err == nil {
+			l.Close()
+			return at
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal("no port is free")
+	panic("not reached")
 }
+
+// ports counts those that were given.
+var ports atomic.Uint32
 
 // machine gives the configuration of a service, which is stopped with the test.
 // More are lines of its file.
@@ -283,6 +292,41 @@ func TestHostDoesNotLeaveItsNetworks(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustStart(t, alone)
+}
+
+// A host's store may move elsewhere with all that is in it.
+func TestHostFollowsItsStore(t *testing.T) {
+	m := newMachines(t)
+	alpha, joined := m.machine("alpha"), m.machine("beta")
+	alone := joined
+	alone.Settings = &config.Config{Host: "beta", Roles: config.Alone().Roles}
+	if err := alone.settleOn("beta"); err != nil {
+		t.Fatal(err)
+	}
+	mustStart(t, alone)
+	mustUp(t, alone, "x")
+	if err := Stop(alone); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(alpha.StateDir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(alpha.storeDir(), os.DirFS(alone.storeDir())); err != nil {
+		t.Fatal(err)
+	}
+	mustStart(t, alpha)
+	mustStart(t, joined)
+	if got := alive(t, joined); got != "alpha beta" {
+		t.Errorf("live hosts: %q", got)
+	}
+}
+
+// settleOn fixes a host's name before its first start.
+func (c Config) settleOn(name string) error {
+	if err := os.MkdirAll(c.StateDir, 0o711); err != nil {
+		return err
+	}
+	return c.settle(name, "")
 }
 
 func TestHostWithTheAgentAlone(t *testing.T) {

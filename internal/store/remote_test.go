@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -47,16 +48,23 @@ func authority(t testing.TB) func(name string) pki.Files {
 	}
 }
 
-// freePort gives an address of the loopback that nobody listens at.
+// freePort gives an address of the loopback that nobody listens at, and that the
+// kernel does not give to a connection meanwhile: those are from 32768 up.
 func freePort(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 1000 {
+		at := fmt.Sprintf("127.0.0.1:%d", 20000+(50*os.Getpid()+int(ports.Add(1)))%10000)
+		if l, err := net.Listen("tcp", at); err == nil {
+			l.Close()
+			return at
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal("no port is free")
+	panic("not reached")
 }
+
+// ports counts those that were given.
+var ports atomic.Uint32
 
 // mustOpen opens a store that the test closes in time, or at its end.
 func mustOpen(t testing.TB, o Options) *Store {
