@@ -2,6 +2,7 @@ package interop
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -96,15 +97,17 @@ func (s *ovs) vsctl(t testing.TB, command string) {
 	s.run(t, "ovs-vsctl", append([]string{"--timeout=20", "--db=unix:" + s.path("db.sock")}, strings.Fields(command)...)...)
 }
 
-// appears waits for a socket.
+// appears waits until somebody listens at a socket; its name is there before.
 func (s *ovs) appears(t testing.TB, name string) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		if _, err := os.Stat(s.path(name)); err == nil {
+		c, err := net.Dial("unix", s.path(name))
+		if err == nil {
+			c.Close()
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%s does not appear", name)
+			t.Fatalf("nobody listens at %s: %v", name, err)
 		}
 	}
 }
