@@ -13,15 +13,17 @@ import (
 
 // etcdLogger gives etcd a logger that writes warnings and worse to log, and
 // that, where etcd would end the process (zap's Fatal and Panic), ends only the
-// goroutine, after telling died why.
-func etcdLogger(log *slog.Logger, died func(error)) *zap.Logger {
-	core := &slogCore{log: log}
+// goroutine, after telling died why. What it says once life has ended is of no
+// interest: listeners that were closed are errors to it.
+func etcdLogger(life context.Context, log *slog.Logger, died func(error)) *zap.Logger {
+	core := &slogCore{life: life, log: log}
 	hook := deathHook{died}
 	return zap.New(core, zap.WithFatalHook(hook), zap.WithPanicHook(hook))
 }
 
 // slogCore is a zapcore.Core that hands entries to slog.
 type slogCore struct {
+	life   context.Context
 	log    *slog.Logger
 	fields []zapcore.Field
 }
@@ -46,7 +48,7 @@ var quiet = []string{
 func (c *slogCore) Enabled(l zapcore.Level) bool { return l >= zapcore.WarnLevel }
 
 func (c *slogCore) With(f []zapcore.Field) zapcore.Core {
-	return &slogCore{c.log, append(c.fields[:len(c.fields):len(c.fields)], f...)}
+	return &slogCore{c.life, c.log, append(c.fields[:len(c.fields):len(c.fields)], f...)}
 }
 
 func (c *slogCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
@@ -65,6 +67,9 @@ func (c *slogCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 		if strings.Contains(e.Message, q) {
 			level = slog.LevelDebug
 		}
+	}
+	if c.life.Err() != nil {
+		level = slog.LevelDebug
 	}
 	if !c.log.Enabled(context.Background(), level) {
 		return nil

@@ -219,7 +219,7 @@ func (s *Store) start(ctx context.Context, o Options) error {
 	cfg.EnableGRPCGateway = false
 	cfg.WarningApplyDuration = 5 * time.Second
 	cfg.WarningUnaryRequestDuration = 5 * time.Second
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(etcdLogger(s.log, s.died))
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(etcdLogger(s.life, s.log, s.died))
 
 	// etcd ends the goroutine that it finds damage in (see etcdLogger): this one,
 	// or one that this one then waits for in vain.

@@ -82,7 +82,7 @@ func (s *Store) connect(ctx context.Context, o Options) error {
 		Endpoints:            o.Endpoints,
 		TLS:                  config,
 		Context:              s.life,
-		Logger:               etcdLogger(s.log, s.died),
+		Logger:               etcdLogger(s.life, s.log, s.died),
 		DialTimeout:          callTimeout,
 		DialKeepAliveTime:    pingAfter,
 		DialKeepAliveTimeout: pingTimeout,

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -182,6 +183,24 @@ func TestFullDiskIsForgottenOnceThereIsRoom(t *testing.T) {
 		}
 	}
 	t.Errorf("with room on the disk: %v", err)
+}
+
+// A store that is closed in order has nothing to complain of.
+func TestClosingIsNoError(t *testing.T) {
+	certificate := authority(t)
+	var log bytes.Buffer
+	o := Options{Dir: t.TempDir(), Listen: freePort(t), TLS: certificate("alpha"), Log: slog.New(slog.NewTextHandler(&log, nil))}
+	s, err := Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustOpen(t, Options{Endpoints: []string{"https://" + o.Listen}, TLS: certificate("beta")})
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(log.String(), "level=ERROR") || strings.Contains(log.String(), "level=WARN") {
+		t.Errorf("it is said:\n%s", &log)
+	}
 }
 
 // etcd listens at numbers alone; a name in the configuration stands for one.
