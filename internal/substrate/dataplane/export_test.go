@@ -97,3 +97,6 @@ func (d *Dataplane) RegisterFirst(made func() int) error {
 	}
 	return d.setEntry(index, portProgsPort{Slot: slot})
 }
+
+// Layout names the directory of the pinned maps.
+const Layout = layoutVersion

@@ -32,14 +32,26 @@ type router struct {
 }
 
 func newRouter(t testing.TB) *router {
+	t.Helper()
+	r := newStackRouter(t)
+	r.needFastPath(t)
+	return r
+}
+
+// newStackRouter is newRouter on kernels, too, where the node's stack forwards.
+func newStackRouter(t testing.TB) *router {
+	t.Helper()
 	b := &bench{lab: newLab(t)}
 	b.uplink = b.veth(t)
 	r := &router{bench: b, t: t, n: nstest.NewNode(t), next: net.HardwareAddr{2, 0, 0, 0, 0xbb, 1}}
 	must(t, r.n.Defaults(nil))
 	b.port, r.eth1 = b.attach(t, r.n, "eth1", 1458)
 	r.port2, _ = b.attach(t, r.n, "eth2", 1458)
-	b.fast(t, b.port, true)
-	r.nodeIn, r.token = b.program(t, "node_in"), token(b.Base(b.port))
+	r.token = token(b.Base(b.port))
+	if b.FastPathSupported() == nil {
+		b.fast(t, b.port, true)
+		r.nodeIn = b.program(t, "node_in")
+	}
 	r.n.Configure(t, "eth1", "10.0.1.1/24", "fd00:1::1/64")
 	r.n.Configure(t, "eth2", "10.0.2.1/24", "fd00:2::1/64")
 	r.n.Must(t, fmt.Sprintf(`ip neigh replace 10.0.2.2 lladdr %[1]v dev eth2; ip neigh replace fd00:2::2 lladdr %[1]v dev eth2

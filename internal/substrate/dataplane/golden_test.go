@@ -76,9 +76,18 @@ func (l *lab) device(t testing.TB, index int) string {
 	return ""
 }
 
+// needFastPath skips the test where there is none.
+func (l *lab) needFastPath(t testing.TB) {
+	t.Helper()
+	if err := l.FastPathSupported(); err != nil {
+		t.Skip("needs the fast path: ", err)
+	}
+}
+
 // fast turns the fast path at the node's end of a port on or off.
 func (l *lab) fast(t testing.TB, index int, on bool) {
 	t.Helper()
+	l.needFastPath(t)
 	must(t, l.SetFast("net", l.device(t, index), on))
 }
 

@@ -156,5 +156,6 @@ func host(t testing.TB) *nstest.Node {
 // fast turns the fast path at the node's end of a port on or off.
 func (m *machine) fast(t testing.TB, index int, on bool) {
 	t.Helper()
+	m.lab.needFastPath(t) // here, since what runs inside is no goroutine of the test's
 	must(t, m.do(func() error { m.lab.fast(t, index, on); return nil }))
 }

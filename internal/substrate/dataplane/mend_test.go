@@ -31,7 +31,9 @@ func (r *thoroughfare) build(t testing.TB, devices []string) {
 	for i, device := range devices {
 		must(t, r.Attach("net", device, []int{r.port, r.port2}[i], dataplane.Port))
 		must(t, r.AttachInner("net", device, dataplane.Inner{NS: r.n.NS, Index: indexIn(t, r.n, fmt.Sprintf("eth%d", i+1))}))
-		must(t, r.SetFast("net", device, true))
+		if r.FastPathSupported() == nil {
+			must(t, r.SetFast("net", device, true))
+		}
 	}
 	r.connect(t)
 	must(t, port.SetUp(map[string]bool{devices[0]: true, devices[1]: true}))
@@ -58,7 +60,7 @@ func contents(t testing.TB, dir string) map[string]int {
 	t.Helper()
 	n := map[string]int{}
 	for _, name := range []string{"ports", "arrivals", "far_egress", "locals", "uplinks", "egress", "devices", "taps"} {
-		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, "@", "v2", name), nil)
+		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, "@", dataplane.Layout, name), nil)
 		must(t, err)
 		key, value := make([]byte, m.KeySize()), make([]byte, m.ValueSize())
 		it := m.Iterate()
@@ -92,7 +94,7 @@ func damage(t testing.TB, dir string, random *rand.Rand) (what []string) {
 		}
 	}
 	for _, name := range []string{"ports", "arrivals", "locals", "uplinks"} {
-		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, "@", "v2", name), nil)
+		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, "@", dataplane.Layout, name), nil)
 		must(t, err)
 		var keys [][]byte
 		key, value := make([]byte, m.KeySize()), make([]byte, m.ValueSize())

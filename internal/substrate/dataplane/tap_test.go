@@ -14,6 +14,7 @@ import (
 // that forwards without its stack, and nothing at others.
 func TestTapShowsTheFastPath(t *testing.T) {
 	r, load := newThoroughfare(t)
+	r.needFastPath(t)
 	far, _ := r.attach(t, nstest.NewNode(t), "eth1", 1458)
 	frames := make(chan dataplane.Frame, 1<<16)
 	ctx, cancel := context.WithCancel(context.Background())
