@@ -79,11 +79,27 @@ func (a *Agent) DryRun(ctx context.Context, p *plan.Plan) ([]vnp.Step, error) {
 	defer seen.close()
 	r := newRunner(newWorker(a, p.VNet), p, seen)
 	r.roundShapes()
+	seen.assumeWays(p)
 	var steps []vnp.Step
 	for _, s := range reconcile.Diff(p, seen.kernel, nil) {
 		steps = append(steps, vnp.Step{Op: string(s.Op), Object: s.Name, Detail: s.Detail})
 	}
 	return steps, nil
+}
+
+// assumeWays takes it that there is a way to wherever no tunnel leads yet: ways
+// are looked for when they are needed.
+func (o *observed) assumeWays(p *plan.Plan) {
+	known := map[reconcile.Ends]bool{}
+	for _, d := range o.kernel.Devices {
+		known[d.Path.Ends] = true
+	}
+	for _, t := range p.Tunnels {
+		ends := reconcile.Ends{Local: t.Local, Remote: t.Remote}
+		if _, ok := o.kernel.Ways[ends]; !ok && !known[ends] {
+			o.kernel.Ways[ends] = reconcile.Way{}
+		}
+	}
 }
 
 // state finds a running node's container.

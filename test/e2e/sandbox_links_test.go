@@ -33,6 +33,9 @@ func TestLinksAcrossMachines(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := testenv.StartSandbox(t, testenv.SandboxOptions{Underlay: c.underlay})
+			if out := s.Must("up", "--dry-run", write(t, "mesh.yaml", mesh)); !strings.Contains(out, "connect") || strings.Contains(out, "when there is a way") {
+				t.Errorf("a dry run knows of no ways:\n%s", out)
+			}
 			s.Must("up", write(t, "mesh.yaml", mesh))
 			s.Must("ping", "mesh")
 			v := show(t, s, "mesh")
