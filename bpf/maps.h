@@ -42,6 +42,7 @@ struct port {
 	__u32 end;  /* in ends; 0: none */
 	__u32 base; /* the node's places in egress; 0: none */
 	__u32 span; /* how many */
+	__u64 peer_mac; /* of the peer's node, in the first six bytes in memory; 0: not known */
 };
 
 /* One device's counters on one CPU, a cache line. */
@@ -57,7 +58,7 @@ struct dropped {
 	__u64 packets[24];
 };
 
-_Static_assert(sizeof(struct port) == 40, "the agent shares this layout");
+_Static_assert(sizeof(struct port) == 48, "the agent shares this layout");
 _Static_assert(sizeof(struct traffic) == 64, "the agent shares this layout");
 _Static_assert(DROP_REASONS * sizeof(__u64) <= sizeof(struct dropped), "every reason has its counter");
 

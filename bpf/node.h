@@ -209,9 +209,6 @@ static __always_inline struct net_device *device_at(struct net *net, __u32 ifind
 	return 0;
 }
 
-/* Of eight bytes in memory, the first six. */
-#define MAC_BYTES bpf_be64_to_cpu(0xffffffffffff0000ULL)
-
 /* Whether the frame is for the device's own address, not for a group's. */
 static __always_inline int is_to(const struct ethhdr *eth, struct net_device *dev)
 {

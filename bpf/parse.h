@@ -46,6 +46,9 @@ static __always_inline void copy(void *to, const void *from, __u32 bytes)
 		*(word16 *)(to + i) = *(const word16 *)(from + i);
 }
 
+/* Of eight bytes in memory, the first six. */
+#define MAC_BYTES bpf_be64_to_cpu(0xffffffffffff0000ULL)
+
 /* The EtherType of a header. */
 static __always_inline __be16 type_of(const struct ethhdr *eth)
 {

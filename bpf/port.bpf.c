@@ -4,6 +4,8 @@
  * end of its link, or the underlay on its way there. One look-up, by the port;
  * none of an address.
  */
+#include <linux/if_packet.h>
+
 #include "encap.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -15,6 +17,27 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
  * its own.
  */
 #define MARK_WIRE 0x74726c73
+
+/*
+ * hand_over gives a frame to the peer's node. The direct way is for frames to the
+ * node's own address alone: what the kernel notes of a frame's address, which
+ * decides whether IP takes it, is what this port's own has made of it or, since
+ * Linux 6.15 (commit c43272299488), that it is the node's. Frames for groups and
+ * for others go through the veth pair, where the far end looks for itself.
+ */
+static __always_inline int hand_over(struct __sk_buff *skb, const struct port *p)
+{
+	const __u64 *to = (const __u64 *)(long)skb->data;
+
+	if (p->peer_mac && ((const void *)(to + 1) > (const void *)(long)skb->data_end ||
+			    ((*to ^ p->peer_mac) & MAC_BYTES))) {
+		skb->mark = MARK_WIRE;
+		return bpf_redirect(p->peer, 0);
+	}
+	if (skb->pkt_type == PACKET_OTHERHOST)
+		bpf_skb_change_type(skb, PACKET_HOST);
+	return bpf_redirect_peer(p->peer, 0);
+}
 
 /*
  * At the ingress of a port: a frame that the node has sent.
@@ -34,7 +57,7 @@ int port_in(struct __sk_buff *skb)
 	switch (p->mode) {
 	case MODE_DIRECT:
 		count_to(skb, p->peer_slot);
-		return bpf_redirect_peer(p->peer, 0);
+		return hand_over(skb, p);
 	case MODE_SHAPED:
 		count_to(skb, p->peer_slot);
 		skb->mark = MARK_WIRE;

@@ -161,7 +161,7 @@ func (a *Agent) observeDevices(name string, o *observed) error {
 		at, ok := attached[device]
 		d := reconcile.Device{
 			Owner: label[device], Bridge: l.Kind == port.KindBridge, Up: l.Up, MTU: l.MTU, Master: l.Master, Egress: queues[l.Index].Shape,
-			Attached: ok, Peer: names[at.Peer], Shaped: at.Mode == dataplane.Shaped,
+			Attached: ok, Peer: names[at.Peer], PeerMAC: at.PeerMAC, Shaped: at.Mode == dataplane.Shaped,
 			Path: pathOf(at), Receives: at.Inner, Fast: at.Fast,
 		}
 		switch shapedEnd, behind := port.HelperNames(device); {
@@ -190,7 +190,7 @@ func (a *Agent) observeDevices(name string, o *observed) error {
 			if end.Path != nil && end.Peer == l.Index {
 				d.Path = pathOf(end)
 			}
-			d.Peer, d.Shaped = "", false
+			d.Peer, d.Shaped, d.PeerMAC = "", false, attached[shapedEnd].PeerMAC
 		}
 		o.kernel.Devices[device] = d
 	}

@@ -342,7 +342,11 @@ func (r *runner) joinPorts(a, b string) error {
 // end gives an attached device's end of a shortbridge.
 func (r *runner) end(device string) dataplane.End {
 	p := r.ports[device]
-	return dataplane.End{Index: r.seen.index[device], Shaped: p == nil || !p.Egress.IsZero()}
+	e := dataplane.End{Index: r.seen.index[device], Shaped: p == nil || !p.Egress.IsZero()}
+	if p != nil {
+		e.MAC = p.MAC
+	}
+	return e
 }
 
 // enslave puts ports on their LANs' bridges; one whose own frames are shaped by

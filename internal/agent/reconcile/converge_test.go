@@ -76,7 +76,7 @@ func crash(rng *rand.Rand, k *Kernel) {
 		case 0:
 			v.Up = !v.Up
 		case 1:
-			v.Attached, v.Peer, v.Path = false, "", Path{}
+			v.Attached, v.Peer, v.PeerMAC, v.Path = false, "", vnet.MAC{}, Path{}
 		case 3:
 			v.Receives, v.Fast, v.Isolated = false, false, false
 		case 2:
@@ -171,7 +171,7 @@ func carryOut(t *testing.T, k *Kernel, p *plan.Plan, s Step) {
 		if !there {
 			t.Fatalf("%s, but there is no device", s)
 		}
-		d.Master, d.Peer, d.Shaped, d.Path = "", "", false, Path{}
+		d.Master, d.Peer, d.PeerMAC, d.Shaped, d.Path = "", "", vnet.MAC{}, false, Path{}
 	case Connect:
 		if !there || !d.Receives {
 			t.Fatalf("%s, but there is no device that receives", s)
@@ -183,23 +183,23 @@ func carryOut(t *testing.T, k *Kernel, p *plan.Plan, s Step) {
 			}
 		}
 		d.Path = PathOf(tunnel, *k, d.Path)
-		d.Attached, d.Peer, d.Shaped = true, "", false
+		d.Attached, d.Peer, d.PeerMAC, d.Shaped = true, "", vnet.MAC{}, false
 		if tunnel.LAN == "" {
-			d.Master, d.Ingress = "", port.Ingress
+			d.Master, d.Ingress, d.PeerMAC = "", port.Ingress, helperMAC(port)
 		}
 	case Join:
 		other, ok := k.Devices[s.Peer]
 		if !there || !ok {
 			t.Fatalf("%s, but an end is missing", s)
 		}
-		shaped := map[string]bool{}
+		ports := map[string]plan.Port{}
 		for _, n := range p.Nodes {
 			for _, q := range n.Ports {
-				shaped[q.Device] = !q.Egress.IsZero()
+				ports[q.Device] = q
 			}
 		}
-		d.Attached, d.Peer, d.Shaped = true, s.Peer, shaped[s.Peer]
-		other.Attached, other.Peer, other.Shaped = true, s.Device, shaped[s.Device]
+		d.Attached, d.Peer, d.PeerMAC, d.Shaped = true, s.Peer, ports[s.Peer].MAC, !ports[s.Peer].Egress.IsZero()
+		other.Attached, other.Peer, other.PeerMAC, other.Shaped = true, s.Device, ports[s.Device].MAC, !ports[s.Device].Egress.IsZero()
 		d.Master, other.Master = "", ""
 		d.Path, other.Path = Path{}, Path{}
 		d.Ingress, other.Ingress = vnet.Shape{}, vnet.Shape{}
@@ -213,6 +213,7 @@ func carryOut(t *testing.T, k *Kernel, p *plan.Plan, s Step) {
 			break
 		}
 		d.Attached, d.Master, d.Peer, d.Shaped, d.Ingress, d.Path = true, s.Peer, "", false, port.Ingress, Path{}
+		d.PeerMAC = helperMAC(port)
 	case Shape:
 		d.Egress, d.Ingress = port.Egress, port.Ingress
 	case Resize:
@@ -253,6 +254,14 @@ func carryOut(t *testing.T, k *Kernel, p *plan.Plan, s Step) {
 	if s.Device != "" {
 		k.Devices[s.Device] = d
 	}
+}
+
+// helperMAC is the address that a port's helper pair knows.
+func helperMAC(p *plan.Port) vnet.MAC {
+	if p.Ingress.IsZero() {
+		return vnet.MAC{}
+	}
+	return p.MAC
 }
 
 // randomPlan writes a plan of up to four nodes in the words of parsePlan.

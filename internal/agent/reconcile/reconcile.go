@@ -102,9 +102,12 @@ type Device struct {
 	// Attached reports whether the port's program is in place.
 	Attached bool
 	// Peer is the device that the port's frames go to; Shaped, that they go by
-	// way of its qdisc.
-	Peer   string
-	Shaped bool
+	// way of its qdisc. PeerMAC is the address of the node's interface there as the
+	// program knows it or, where a helper pair shapes what the node sends, of the
+	// node's own.
+	Peer    string
+	PeerMAC vnet.MAC
+	Shaped  bool
 	// Path is where they go instead, on a link across machines.
 	Path Path
 	// Receives reports whether the far end of the pair takes frames from the
@@ -264,14 +267,15 @@ func (d *differ) devices(want *plan.Plan) {
 			label[n.Ports[j].Device] = n.Name + ":" + n.Ports[j].Name
 		}
 	}
-	egress, ingress := map[string]vnet.Shape{}, map[string]vnet.Shape{}
+	ports := map[string]*plan.Port{}
 	for i := range want.Nodes {
-		for _, p := range want.Nodes[i].Ports {
-			egress[p.Device], ingress[p.Device] = p.Egress, p.Ingress
+		for j := range want.Nodes[i].Ports {
+			p := &want.Nodes[i].Ports[j]
+			ports[p.Device] = p
 		}
 	}
 	for _, j := range want.Joints {
-		d.joint(j, egress, label)
+		d.joint(j, ports, label)
 	}
 	for _, l := range want.LANs {
 		for _, p := range l.Ports {
@@ -279,7 +283,7 @@ func (d *differ) devices(want *plan.Plan) {
 				continue
 			}
 			have := d.have.Devices[p]
-			if d.fresh["port "+p] || have.Master != l.Device || !have.Attached || have.Ingress.IsZero() != ingress[p].IsZero() {
+			if d.fresh["port "+p] || have.Master != l.Device || !have.Attached || !helped(have, ports[p]) {
 				if have.Master != l.Device {
 					d.unplug(p, label[p])
 				}
@@ -293,7 +297,7 @@ func (d *differ) devices(want *plan.Plan) {
 			d.lanTunnel(t)
 			label[t.Device] = "lan " + t.Link
 		}
-		d.connect(t, !ingress[t.Device].IsZero(), label[t.Device])
+		d.connect(t, ports[t.Device], label[t.Device])
 	}
 	for _, name := range sortedKeys(d.have.Devices) {
 		if d.wanted["device "+name] {
@@ -404,14 +408,14 @@ func (d *differ) lanTunnel(t *plan.Tunnel) {
 
 // connect decides about a tunnel's path. While its way is not known, a path to
 // the same end stays as it was, and another one goes.
-func (d *differ) connect(t *plan.Tunnel, shaped bool, label string) {
+func (d *differ) connect(t *plan.Tunnel, p *plan.Port, label string) {
 	if d.absent(t.Device) {
 		return
 	}
 	have := d.have.Devices[t.Device]
 	want := PathOf(t, d.have, have.Path)
 	if !d.fresh["port "+t.Device] && have.Attached && have.Peer == "" && have.Path == want &&
-		(t.LAN != "" || have.Master == "" && have.Ingress.IsZero() != shaped) {
+		(t.LAN != "" || have.Master == "" && helped(have, p)) {
 		return
 	}
 	detail := "to " + t.Peer
@@ -422,6 +426,15 @@ func (d *differ) connect(t *plan.Tunnel, shaped bool, label string) {
 		d.unplug(t.Device, label)
 	}
 	d.add(Step{Op: Connect, Device: t.Device, Name: label, Detail: detail})
+}
+
+// helped reports whether what a port's node sends is shaped by a helper pair, or
+// not, as it should be.
+func helped(have Device, want *plan.Port) bool {
+	if want.Ingress.IsZero() {
+		return have.Ingress.IsZero()
+	}
+	return !have.Ingress.IsZero() && have.PeerMAC == want.MAC
 }
 
 // PathOf gives the path that a tunnel should be connected with, where now is the
@@ -442,21 +455,21 @@ func PathOf(t *plan.Tunnel, k Kernel, now Path) Path {
 // absent reports whether the plan's device p is left out because its node waits.
 func (d *differ) absent(p string) bool { return !d.wanted["device "+p] }
 
-func (d *differ) joint(j plan.Joint, egress map[string]vnet.Shape, label map[string]string) {
+func (d *differ) joint(j plan.Joint, ports map[string]*plan.Port, label map[string]string) {
 	if d.absent(j.A) || d.absent(j.B) {
 		return
 	}
 	right := func(from, to string) bool {
 		have := d.have.Devices[from]
 		return !d.fresh["port "+from] && !d.fresh["port "+to] &&
-			have.Attached && have.Peer == to && have.Shaped == !egress[to].IsZero() && have.Master == "" &&
+			have.Attached && have.Peer == to && have.PeerMAC == ports[to].MAC && have.Shaped == !ports[to].Egress.IsZero() && have.Master == "" &&
 			have.Path == (Path{}) && have.Ingress.IsZero()
 	}
 	if right(j.A, j.B) && right(j.B, j.A) {
 		return
 	}
 	for _, ends := range [][2]string{{j.A, j.B}, {j.B, j.A}} {
-		if d.have.Devices[ends[0]].Peer != ends[1] {
+		if have := d.have.Devices[ends[0]]; have.Peer != ends[1] || have.PeerMAC != ports[ends[1]].MAC {
 			d.unplug(ends[0], label[ends[0]])
 		}
 	}

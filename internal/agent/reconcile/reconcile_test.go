@@ -68,7 +68,7 @@ func TestTranscripts(t *testing.T) {
 // parsePlan reads lines such as
 //
 //	node a [image=I] [memory=N] [conf=TEXT] [exec=CMD] [route=PREFIX] [slow]
-//	link a:eth1 b:eth1 [rate=N] [mtu=N] [down] [addr=A,B]
+//	link a:eth1 b:eth1 [rate=N] [mtu=N] [mac=N] [down] [addr=A,B]
 //	lan NAME a:eth2 b:eth2 c:eth1 [up=N] [to=HOST,HOST]
 //	tunnel a:eth3 HOST [up=N] [key=N]
 func parsePlan(t *testing.T, text string) *plan.Plan {
@@ -84,10 +84,14 @@ func parsePlan(t *testing.T, text string) *plan.Plan {
 		if s, ok := opts["mtu"]; ok {
 			mtu = atoi(t, s)
 		}
+		mac := byte(len(nodes[n].Ports))
+		if s, ok := opts["mac"]; ok {
+			mac = byte(atoi(t, s))
+		}
 		_, down := opts["down"]
 		nodes[n].Ports = append(nodes[n].Ports, plan.Port{
 			Name: name, Device: "dev-" + ref, MTU: mtu, Link: link, Down: down,
-			MAC: vnet.MAC{2, 0, 0, 0, 0, byte(len(nodes[n].Ports))},
+			MAC: vnet.MAC{2, 0, 0, 0, 0, mac},
 		})
 		return "dev-" + ref
 	}
@@ -205,7 +209,7 @@ func parseWays(t *testing.T, words []string) map[Ends]Way {
 func settled(p *plan.Plan, wait map[string]bool, have Kernel) Kernel {
 	k := Kernel{Nodes: map[string]Node{}, Devices: map[string]Device{}, Ways: have.Ways, NoFastPath: have.NoFastPath}
 	marks := MarksOf(p)
-	egress := map[string]bool{}
+	ports := map[string]plan.Port{}
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
 		if wait[n.Name] {
@@ -215,7 +219,7 @@ func settled(p *plan.Plan, wait map[string]bool, have Kernel) Kernel {
 		for _, port := range n.Ports {
 			node.Interfaces[port.Name] = Interface{MAC: port.MAC, MTU: port.MTU, Up: true, Addrs: port.Addrs}
 			k.Devices[port.Device] = Device{Up: !port.Down, MTU: port.MTU, Egress: port.Egress, Ingress: port.Ingress}
-			egress[port.Device] = !port.Egress.IsZero()
+			ports[port.Device] = port
 		}
 		node.NoFastPath = have.Nodes[n.Name].NoFastPath
 		k.Nodes[n.Name] = node
@@ -223,8 +227,8 @@ func settled(p *plan.Plan, wait map[string]bool, have Kernel) Kernel {
 	for _, j := range p.Joints {
 		for _, way := range [][2]string{{j.A, j.B}, {j.B, j.A}} {
 			if d, ok := k.Devices[way[0]]; ok {
-				d.Attached, d.Peer, d.Shaped = true, way[1], egress[way[1]]
-				d.Receives = len(p.Tunnels) > 0 && !egress[way[0]]
+				d.Attached, d.Peer, d.PeerMAC, d.Shaped = true, way[1], ports[way[1]].MAC, !ports[way[1]].Egress.IsZero()
+				d.Receives = len(p.Tunnels) > 0 && ports[way[0]].Egress.IsZero()
 				k.Devices[way[0]] = d
 			}
 		}
@@ -239,6 +243,9 @@ func settled(p *plan.Plan, wait map[string]bool, have Kernel) Kernel {
 			continue // its node waits
 		}
 		d.Attached, d.Receives = true, true
+		if p := ports[t.Device]; t.LAN == "" && !p.Ingress.IsZero() {
+			d.PeerMAC = p.MAC
+		}
 		d.Path = PathOf(t, k, have.Devices[t.Device].Path)
 		k.Devices[t.Device] = d
 	}
@@ -255,6 +262,9 @@ func settled(p *plan.Plan, wait map[string]bool, have Kernel) Kernel {
 		for _, port := range l.Ports {
 			if d, ok := k.Devices[port]; ok {
 				d.Attached, d.Master = true, l.Device
+				if p := ports[port]; !p.Ingress.IsZero() {
+					d.PeerMAC = p.MAC
+				}
 				k.Devices[port] = d
 			}
 		}
@@ -291,7 +301,7 @@ func disturb(t *testing.T, d *datadriven.TestData, k *Kernel, words []string) {
 	case "unqueue":
 		device(words[1], func(v *Device) { v.Egress = vnet.Shape{} })
 	case "detach":
-		device(words[1], func(v *Device) { v.Attached, v.Peer, v.Path = false, "", Path{} })
+		device(words[1], func(v *Device) { v.Attached, v.Peer, v.PeerMAC, v.Path = false, "", vnet.MAC{}, Path{} })
 	case "mix": // two of a LAN's tunnels exchange frames
 		device(words[1], func(v *Device) { v.Isolated = false })
 	case "uncover": // the far end has lost its program

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trellis/internal/substrate/rtnl"
+	"trellis/internal/vnet"
 )
 
 // Role says where in the data plane a device stands.
@@ -41,7 +42,8 @@ type Attachment struct {
 	VNet, Device string
 	Index        int // of the interface; 0: the device is gone, Remove forgets it
 	Role         Role
-	Peer         int // interface index of the joint's other end; of a path, the port that arriving frames go to, if another; 0: none
+	Peer         int      // interface index of the joint's other end; of a path, the port that arriving frames go to, if another; 0: none
+	PeerMAC      vnet.MAC // of the node's interface at the joint's other end, if it is known
 	Mode         Mode
 	Path         *Path // of modes EGRE4 and EGRE6
 	Inner        bool  // the far end of the pair takes XDP frames
@@ -195,7 +197,7 @@ func (d *Dataplane) Read(vnets ...string) ([]Attachment, error) {
 				continue
 			}
 			if e, ok := entries[uint32(a.Index)]; ok {
-				a.Peer, a.Mode = int(e.Peer), Mode(e.Mode)
+				a.Peer, a.PeerMAC, a.Mode = int(e.Peer), macOf(e.PeerMac), Mode(e.Mode)
 				if a.Mode.crosses() {
 					end, err := d.end(e.End)
 					if err != nil {

@@ -82,7 +82,7 @@ func (d *Dataplane) connect(from, to int, path Path) error {
 	if p.End, err = d.newEnd(e); err != nil {
 		return err
 	}
-	p.Mode, p.Peer, p.PeerSlot = e.Mode, uint32(to), 0
+	p.Mode, p.Peer, p.PeerSlot, p.PeerMac = e.Mode, uint32(to), 0, 0
 	d.keys[path.Key], d.receives[target] = uint32(from), uint32(from)
 	if err := d.admitAs(p, path); err != nil {
 		return err

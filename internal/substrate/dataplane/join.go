@@ -1,8 +1,11 @@
 package dataplane
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"trellis/internal/vnet"
 )
 
 // Mode says what happens to the frames that come in at a device.
@@ -46,6 +49,10 @@ type End struct {
 	// the shaped end of a helper pair, qdisc or not: its other end is in the
 	// same namespace, where the kernel refuses the direct way.
 	Shaped bool
+	// MAC is the address of the node's interface behind this end. Frames for others
+	// and for groups then go through the veth pair, where the kernel tells them
+	// apart; without it, all pass for the node's own.
+	MAC vnet.MAC
 }
 
 // Join joins two ports in both directions, each attached in role [Port]. If one
@@ -96,8 +103,22 @@ func toward(to End, e portProgsPort, peerSlot uint32) portProgsPort {
 	if to.Shaped {
 		e.Mode = portProgsMode(Shaped)
 	}
-	e.Peer, e.PeerSlot = uint32(to.Index), peerSlot
+	e.Peer, e.PeerSlot, e.PeerMac = uint32(to.Index), peerSlot, macWord(to.MAC)
 	return e
+}
+
+// macWord gives an address as the programs compare it.
+func macWord(m vnet.MAC) uint64 {
+	var b [8]byte
+	copy(b[:], m[:])
+	return binary.NativeEndian.Uint64(b[:])
+}
+
+func macOf(word uint64) (m vnet.MAC) {
+	var b [8]byte
+	binary.NativeEndian.PutUint64(b[:], word)
+	copy(m[:], b[:])
+	return m
 }
 
 // Part ends the joints of the ports, in both directions, and takes paths to
@@ -131,7 +152,7 @@ func (d *Dataplane) unjoin(ifindex int) error {
 	if err := d.disconnect(uint32(ifindex), e); err != nil {
 		return err
 	}
-	e.Mode, e.Peer, e.PeerSlot = portProgsMode(Unjoined), 0, 0
+	e.Mode, e.Peer, e.PeerSlot, e.PeerMac = portProgsMode(Unjoined), 0, 0, 0
 	if err := d.setEntry(ifindex, e); err != nil {
 		return err
 	}

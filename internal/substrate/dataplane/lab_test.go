@@ -74,7 +74,7 @@ func (l *lab) wire(t testing.TB, a *nstest.Node, aName string, b *nstest.Node, b
 		index[i] = nstest.Index(t, s.Device)
 		must(t, l.Attach("net", s.Device, index[i], dataplane.Port))
 	}
-	must(t, l.Join(dataplane.End{Index: index[0]}, dataplane.End{Index: index[1]}))
+	must(t, l.Join(dataplane.End{Index: index[0], MAC: specs[0].MAC}, dataplane.End{Index: index[1], MAC: specs[1].MAC}))
 	must(t, port.SetUp(map[string]bool{specs[0].Device: true, specs[1].Device: true}))
 	return [2]string{specs[0].Device, specs[1].Device}
 }

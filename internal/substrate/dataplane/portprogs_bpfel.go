@@ -98,6 +98,7 @@ type portProgsPort struct {
 	End      uint32
 	Base     uint32
 	Span     uint32
+	PeerMac  uint64
 }
 
 type portProgsTraffic struct {

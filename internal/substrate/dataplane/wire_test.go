@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"trellis/internal/substrate/dataplane"
 	"trellis/internal/substrate/nstest"
@@ -100,6 +103,37 @@ func TestWirePassesEverything(t *testing.T) {
 			mustPass(t, strangeFrames(mtu), a, b)
 			mustPass(t, strangeFrames(mtu), b, a)
 		})
+	}
+}
+
+// TestWireTellsWhomFramesAreFor: the far node's IP takes what is for its own
+// interface, and leaves what is for others, as on a cable.
+func TestWireTellsWhomFramesAreFor(t *testing.T) {
+	l := newLab(t)
+	n := nodes(t, 2)
+	l.wire(t, n[0], "eth1", n[1], "eth1")
+	n[0].Configure(t, "eth1", "10.0.0.1/24", "fd00::1/64")
+	n[1].Configure(t, "eth1", "10.0.0.2/24", "fd00::2/64")
+	own := strings.TrimSpace(n[1].Must(t, "ip -o link show eth1 | sed 's/.*ether //; s/ .*//'"))
+	a, b := n[0].Tap(t, "eth1"), n[1].Tap(t, "eth1")
+	for _, c := range []struct {
+		to   string
+		whom uint8
+	}{
+		{own, unix.PACKET_HOST}, {"02:00:00:77:77:77", unix.PACKET_OTHERHOST},
+		{"ff:ff:ff:ff:ff:ff", unix.PACKET_BROADCAST}, {"01:00:5e:00:00:05", unix.PACKET_MULTICAST},
+	} {
+		f := frame(c.to, 0x88b5, 60)
+		must(t, a.Send(f))
+		got, whom := b.ReceiveFor(2*time.Second, func(got []byte) bool { return bytes.Equal(got, f) })
+		if got == nil || whom != c.whom {
+			t.Errorf("to %s: arrived %v, for %d, want %d", c.to, got != nil, whom, c.whom)
+		}
+	}
+	n[0].Must(t, "ping -c1 -W2 10.0.0.2 && ping -c1 -W2 fd00::2 && ping -c1 -W2 ff02::1%eth1")
+	n[0].Must(t, "ip neigh replace 10.0.0.2 lladdr 02:00:00:77:77:77 dev eth1 nud permanent")
+	if out, err := n[0].Exec(t, "ping -c1 -W1 10.0.0.2"); err == nil {
+		t.Error("a node answers what was sent to another's address:", out)
 	}
 }
 

@@ -202,23 +202,33 @@ func (p *Tap) Send(frame []byte) error { return unix.Send(p.fd, frame, 0) }
 // Receive waits for a frame that want accepts; others are passed over. A VLAN
 // tag is where it was on the wire. nil: none came in time.
 func (p *Tap) Receive(within time.Duration, want func(frame []byte) bool) []byte {
+	frame, _ := p.ReceiveFor(within, want)
+	return frame
+}
+
+// ReceiveFor is Receive that also tells whom the kernel takes the frame to be
+// for: unix.PACKET_HOST, PACKET_OTHERHOST and so on.
+func (p *Tap) ReceiveFor(within time.Duration, want func(frame []byte) bool) (frame []byte, whom uint8) {
 	deadline := time.Now().Add(within)
 	buf, oob := make([]byte, 70000), make([]byte, 256)
 	for {
 		left := time.Until(deadline)
 		if left <= 0 {
-			return nil
+			return nil, 0
 		}
 		fds := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}
 		if n, err := unix.Poll(fds, int(left.Milliseconds())+1); n == 0 || err != nil {
 			continue
 		}
-		n, on, _, _, err := unix.Recvmsg(p.fd, buf, oob, 0)
+		n, on, _, from, err := unix.Recvmsg(p.fd, buf, oob, 0)
 		if err != nil {
 			continue
 		}
 		if frame := untag(buf[:n], oob[:on]); want(frame) {
-			return frame
+			if from, ok := from.(*unix.SockaddrLinklayer); ok {
+				whom = from.Pkttype
+			}
+			return frame, whom
 		}
 	}
 }
