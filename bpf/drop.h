@@ -21,7 +21,7 @@ enum drop_reason {
 	DROP_UNKNOWN_PEER = 4, /* no link has this source, destination and key */
 	DROP_VERSION = 5,      /* of GRE, not 0 */
 	DROP_KEYLESS = 6,      /* no key */
-	DROP_FLAGS = 7,        /* checksum, routing, sequence or reserved bits */
+	DROP_FLAGS = 7,        /* checksum, routing, sequence, or bits 4 and 5 */
 	DROP_PROTOCOL = 8,     /* GRE, but not of Ethernet */
 	DROP_FRAGMENT = 9,     /* the outer packet is a fragment */
 	DROP_OPTIONS = 10,     /* the outer packet has options or extension headers */

@@ -11,6 +11,7 @@
 #define GRE_ETHERNET 0x6558 /* Transparent Ethernet Bridging */
 #define GRE_KEYED    0x2000 /* flags and version: a key and nothing else */
 #define GRE_VERSION  0x0007
+#define GRE_IGNORED  0x03f8 /* bits 6 to 12, to be ignored on receipt: RFC 2784 section 2.3 */
 
 struct gre {
 	__be16 flags; /* and version */

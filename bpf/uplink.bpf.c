@@ -167,7 +167,7 @@ static __always_inline int gre_fault(const struct gre *gre)
 		return DROP_VERSION;
 	if (!(flags & GRE_KEYED))
 		return DROP_KEYLESS;
-	if (flags != GRE_KEYED)
+	if ((flags & ~GRE_IGNORED) != GRE_KEYED)
 		return DROP_FLAGS;
 	if (gre->protocol != bpf_htons(GRE_ETHERNET))
 		return DROP_PROTOCOL;

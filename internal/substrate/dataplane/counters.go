@@ -25,7 +25,7 @@ const (
 	DropUnknownPeer DropReason = "unknown-peer"   // no link has this source, destination and key
 	DropVersion     DropReason = "gre-version"    // not 0
 	DropKeyless     DropReason = "gre-keyless"    // no key
-	DropFlags       DropReason = "gre-flags"      // checksum, routing, sequence or reserved bits
+	DropFlags       DropReason = "gre-flags"      // checksum, routing, sequence, or bits 4 and 5 (RFC 2784)
 	DropProtocol    DropReason = "gre-protocol"   // GRE, but not of Ethernet
 	DropFragment    DropReason = "outer-fragment" // the outer packet is one
 	DropOptions     DropReason = "outer-options"  // or extension headers

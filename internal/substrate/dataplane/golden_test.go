@@ -225,6 +225,13 @@ func TestDecapsulatesByteForByte(t *testing.T) {
 			if path.Local.Is6() {
 				frame = egre6(peerMAC, ownMAC, peer6, own6, gre, f)
 			}
+			ignored := bytes.Clone(frame) // bits that are for others
+			at := bytes.Index(ignored, gre[:4])
+			ignored[at] |= 0x03
+			ignored[at+1] |= 0xf8
+			if verdict, got := runXDP(t, uplinkIn, ignored, 0, b.uplink); verdict != xdpRedirect || !bytes.HasSuffix(got, f) {
+				t.Errorf("%d bytes from %v with bits 6 to 12 set: verdict %d, %x", len(f), path.Remote, verdict, got)
+			}
 			for _, padding := range []int{0, 7} {
 				verdict, got := runXDP(t, uplinkIn, join(frame, make([]byte, padding)), 0, b.uplink)
 				if want := join(token(b.Base(b.port)), f); verdict != xdpRedirect || !bytes.Equal(got, want) {
@@ -234,8 +241,8 @@ func TestDecapsulatesByteForByte(t *testing.T) {
 		}
 	}
 	c := b.counters(t, b.port)
-	if want := uint64(4*(14+42+60+1472+1476) - 2*40); c.ToNodePackets != 20 || c.ToNodeBytes != want || c.FastToNodePackets != 20 || len(c.Drops) != 0 {
-		t.Errorf("counted %+v, want 20 packets with %d bytes", c, want)
+	if want := uint64(6*(14+42+60+1472+1476) - 3*40); c.ToNodePackets != 30 || c.ToNodeBytes != want || c.FastToNodePackets != 30 || len(c.Drops) != 0 {
+		t.Errorf("counted %+v, want 30 packets with %d bytes", c, want)
 	}
 }
 
@@ -282,7 +289,8 @@ func TestDropsWhatIsMalformed(t *testing.T) {
 		{"a checksum", b4(ether(0xa0, 0, 0x65, 0x58, 0, 0, 0, 0, 1, 2, 3, 4)), dataplane.DropFlags},
 		{"routing", b4(ether(0x60, 0, 0x65, 0x58, 1, 2, 3, 4)), dataplane.DropFlags},
 		{"a sequence number", b4(ether(0x30, 0, 0x65, 0x58, 1, 2, 3, 4, 0, 0, 0, 1)), dataplane.DropFlags},
-		{"a reserved bit", b4(ether(0x20, 8, 0x65, 0x58, 1, 2, 3, 4)), dataplane.DropFlags},
+		{"bit 4", b4(ether(0x28, 0, 0x65, 0x58, 1, 2, 3, 4)), dataplane.DropFlags},
+		{"bit 5", b4(ether(0x24, 0, 0x65, 0x58, 1, 2, 3, 4)), dataplane.DropFlags},
 		{"IPv4 inside", b4(ether(0x20, 0, 8, 0, 1, 2, 3, 4)), dataplane.DropProtocol},
 		{"more fragments", edit4(20, 0x20, 0), dataplane.DropFragment},
 		{"a later fragment", edit4(20, 0, 1), dataplane.DropFragment},
