@@ -40,6 +40,9 @@ type apiServer struct {
 // The caller has the instance's lock. The requests' contexts are children of
 // base. Without an API, requests are told where to go.
 func listen(base context.Context, path string, api *vnp.Service, figures http.Handler, log *slog.Logger) (*apiServer, error) {
+	if most := len(syscall.RawSockaddrUnix{}.Path) - 1; len(path) > most {
+		return nil, fmt.Errorf("the socket's path %s has %d bytes, and a socket's may have %d; name a shorter run directory", path, len(path), most)
+	}
 	if err := removeSocket(path); err != nil {
 		return nil, err
 	}

@@ -43,8 +43,10 @@ var errStopping = connect.NewError(connect.CodeUnavailable,
 
 // Run runs the service until ctx ends or the process gets SIGTERM or SIGINT.
 // The networks stay as they are. An error says why the service could not start,
-// or could not go on.
+// or could not go on. The umask of the process becomes 022: what nodes' own
+// users must pass through is made with the modes that it needs.
 func Run(ctx context.Context, c Config) error {
+	syscall.Umask(0o022)
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	parent, err := parentPipe()

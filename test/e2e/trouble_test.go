@@ -290,6 +290,16 @@ func TestFullDisk(t *testing.T) {
 	s.Restart(testenv.Options{})
 }
 
+// TestStrictUmask starts the service as a root user with a strict umask does.
+func TestStrictUmask(t *testing.T) {
+	old := unix.Umask(0o077)
+	t.Cleanup(func() { unix.Umask(old) })
+	s := testenv.StartService(t, testenv.Options{})
+	s.Must("up", write(t, "strict.yaml", fmt.Sprintf(pair, "strict")))
+	s.Must("ping", "strict")
+	s.Must("down", "strict")
+}
+
 // TestInterrupt presses Ctrl-C in the middle of an `up`.
 func TestInterrupt(t *testing.T) {
 	needFRR(t)
