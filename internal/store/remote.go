@@ -88,7 +88,8 @@ func (s *Store) connect(ctx context.Context, o Options) error {
 		DialKeepAliveTimeout: pingTimeout,
 		PermitWithoutStream:  true,
 		MaxCallSendMsgSize:   maxRequest,
-		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+		// A proxy for the machine's way to the world is none to the substrate.
+		DialOptions: []grpc.DialOption{grpc.WithNoProxy(), grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: redialAfter / 10, Multiplier: 1.6, Jitter: 0.2, MaxDelay: redialAfter},
 			MinConnectTimeout: pingTimeout,
 		})},
