@@ -57,7 +57,7 @@ func TestEveryConfigurationForwards(t *testing.T) {
 		{MinSize, append(Names(), "chain-3", "shortbridge-3")},
 		{MaxSize, []string{VXLANMirred, Shortbridge, EGREStack, EGREFast}},
 	} {
-		report, err := Run(t.Context(), Config{Configs: tc.configs, Sizes: []int{tc.size}, Repeat: 1, Length: 10 * time.Millisecond})
+		report, err := Run(t.Context(), Config{Configs: tc.configs, Sizes: []int{tc.size}, Repeat: 3, Length: 20 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -33,7 +33,7 @@ func namespaces(t *testing.T) int {
 func TestStreamsPassEveryKindOfLink(t *testing.T) {
 	testenv.NeedRoot(t)
 	before := namespaces(t)
-	report, err := Run(t.Context(), Config{Routers: []int{0, 2}, Length: 100 * time.Millisecond, Repeat: 1})
+	report, err := Run(t.Context(), Config{Routers: []int{0, 2}, Length: time.Second, Repeat: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -128,7 +128,7 @@ func TestShapedPath(t *testing.T) {
 	if got := throughput(t, na, nb, "10.0.0.2"); got > 1.1*rate {
 		t.Errorf("%.1f Mbit/s pass a link of 8", got/1e6)
 	}
-	if got := throughput(t, nb, na, "10.0.0.1"); got < 2*rate {
+	if got := atLeast(t, nb, na, "10.0.0.1", 2*rate); got < 2*rate {
 		t.Errorf("the other direction, which is not shaped, carries %.1f Mbit/s", got/1e6)
 	}
 	// A shaped link is no way for the fast path.

@@ -3,7 +3,6 @@ package dataplane_test
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"os/exec"
 	"testing"
 	"time"
@@ -55,6 +54,16 @@ func throughput(t testing.TB, from, to *nstest.Node, addr string) float64 {
 	return result.End.Received.Rate
 }
 
+// atLeast is throughput, asked for again where it is less: other work of the
+// machine's may be why.
+func atLeast(t testing.TB, from, to *nstest.Node, addr string, least float64) (rate float64) {
+	t.Helper()
+	for try := 0; try < 5 && rate < least; try++ {
+		rate = throughput(t, from, to, addr)
+	}
+	return rate
+}
+
 // mustCarry floods a direction from a node's interface and holds what leaves by
 // the shaped device, queue always full, to its rate.
 func mustCarry(t *testing.T, from *nstest.Node, device string, rate float64) {
@@ -75,27 +84,35 @@ func mustCarry(t *testing.T, from *nstest.Node, device string, rate float64) {
 			}
 		}
 	}()
-	sent := func() (uint64, time.Time) {
+	sent := func() (bytes uint64, after, before time.Time) {
 		t.Helper()
+		after = time.Now()
 		states, err := port.List("test")
 		must(t, err)
 		for _, s := range states {
 			if s.Device == device {
-				return s.TxBytes, time.Now()
+				return s.TxBytes, after, time.Now()
 			}
 		}
 		t.Fatalf("there is no device %s", device)
-		return 0, time.Time{}
+		return 0, time.Time{}, time.Time{}
 	}
 	time.Sleep(100 * time.Millisecond) // fills the queue, spends the burst
-	bytes, start := sent()
-	time.Sleep(500 * time.Millisecond)
-	more, end := sent()
+	// Never too much; too little only as long as the machine has other things to do.
+	var got float64
+	for try := 0; try < 10 && got < 0.9*rate; try++ {
+		bytes, after, before := sent()
+		time.Sleep(500 * time.Millisecond)
+		more, until, end := sent()
+		got = 8 * float64(more-bytes) / until.Sub(before).Seconds()
+		if least := 8 * float64(more-bytes) / end.Sub(after).Seconds(); least > 1.1*rate {
+			t.Errorf("%s carries %.2f Mbit/s, set to %.2f", device, least/1e6, rate/1e6)
+		}
+	}
 	close(stop)
 	<-done
-	got := 8 * float64(more-bytes) / end.Sub(start).Seconds()
 	t.Logf("%s carries %.2f of %.2f Mbit/s", device, got/1e6, rate/1e6)
-	if math.Abs(got-rate) > 0.1*rate {
+	if got < 0.9*rate {
 		t.Errorf("%s carries %.2f Mbit/s, set to %.2f", device, got/1e6, rate/1e6)
 	}
 }
@@ -121,7 +138,7 @@ func TestWireRates(t *testing.T) {
 	must(t, l.Join(dataplane.End{Index: a}, dataplane.End{Index: b}))
 	must(t, shaper.SetAll(map[string]vnet.Shape{ports[0]: {}, ports[1]: {}}))
 	must(t, shaper.Set(ports[0], vnet.Shape{})) // there is none to remove
-	if free := throughput(t, n[1], n[0], "10.0.0.1"); free < 400e6 {
+	if free := atLeast(t, n[1], n[0], "10.0.0.1", 400e6); free < 400e6 {
 		t.Errorf("%.0f Mbit/s after the limit was lifted", free/1e6)
 	}
 }
