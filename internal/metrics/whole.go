@@ -60,17 +60,20 @@ func (w *whole) Collect(out chan<- prometheus.Metric) {
 	source("vnets").tell(out, w.log, w.vnets(ctx, out))
 }
 
+// vnets tells of all, or of none if one cannot be read.
 func (w *whole) vnets(ctx context.Context, out chan<- prometheus.Metric) error {
 	records, err := w.store.VNets(ctx)
 	if err != nil {
 		return err
 	}
-	for _, rec := range records {
-		statuses, err := w.store.Statuses(ctx, rec.Name())
-		if err != nil {
+	statuses := make([]map[string]*store.Status, len(records))
+	for i, rec := range records {
+		if statuses[i], err = w.store.Statuses(ctx, rec.Name()); err != nil {
 			return err
 		}
-		tellVNet(out, rec, statuses)
+	}
+	for i, rec := range records {
+		tellVNet(out, rec, statuses[i])
 	}
 	return nil
 }
