@@ -127,7 +127,7 @@ func newSubstrateForgetCommand(env *Env) *cobra.Command {
 		Use:   "forget HOST",
 		Short: "Forget a substrate node that is gone for good",
 		Long: lines(
-			"Take a substrate node off the list. Its agent must not live, and no network may have a",
+			"Take a substrate node off the list. Its agent must not live, and no network may want a",
 			"part there. One that comes back after all is on the list again."),
 		Example: "  trellis substrate forget gamma",
 		Args:    exactly("HOST"),
