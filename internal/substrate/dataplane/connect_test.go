@@ -76,7 +76,7 @@ func TestStartKeepsWhatArrives(t *testing.T) {
 	b := newBench(t)
 	must(t, b.Connect(b.port, b.port, path4(b.uplink)))
 	must(t, b.Close())
-	m, err := ebpf.LoadPinnedMap(filepath.Join(b.dir, "@", "v2", "arrivals"), nil)
+	m, err := ebpf.LoadPinnedMap(filepath.Join(b.dir, "@", dataplane.Layout, "arrivals"), nil)
 	must(t, err)
 	defer m.Close()
 	must(t, m.Freeze()) // whoever writes to it is refused
