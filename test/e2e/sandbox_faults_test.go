@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -99,18 +100,21 @@ func TestKilledAtEveryStepAcrossMachines(t *testing.T) {
 func diesDuring(t *testing.T, s *testenv.Sandbox, host string, args ...string) bool {
 	t.Helper()
 	pid := s.Host(host).PID
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
+	ended := errors.New("the service ends")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
 	go func() {
-		defer cancel()
 		for ctx.Err() == nil {
 			if _, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err != nil {
-				return // it has ended
+				cancel(ended)
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
 	}()
 	out, err := s.Hosts[0].Command(ctx, args...).CombinedOutput()
+	if context.Cause(ctx) == ended { // its memory has gone first
+		eventually(t, 10*time.Second, "the service has ended", func() bool { return s.Host(host).PID == 0 })
+	}
 	if s.Host(host).PID == 0 {
 		return true
 	}
