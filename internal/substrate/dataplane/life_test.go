@@ -114,12 +114,17 @@ func TestReplacementLosesNothing(t *testing.T) {
 	must(t, l.Close())
 
 	var in, out *net.UDPConn
+	var err error
 	must(t, n[1].Do(func() (err error) {
 		in, err = net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(10, 0, 0, 2), Port: 7})
 		return err
 	}))
 	defer in.Close()
-	must(t, in.SetReadBuffer(64<<20))
+	raw := must2(in.SyscallConn())
+	must(t, raw.Control(func(fd uintptr) { // whatever the machine's rmem_max is
+		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 256<<20)
+	}))
+	must(t, err)
 	must(t, n[0].Do(func() (err error) {
 		out, err = net.DialUDP("udp", nil, in.LocalAddr().(*net.UDPAddr))
 		return err
