@@ -147,8 +147,12 @@ func (p *path) shortbridges() (err error) {
 				return err
 			}
 		}
+		mac := map[string]vnet.MAC{}
+		for _, s := range specs {
+			mac[s.Device] = s.MAC
+		}
 		for _, j := range p.plan.Joints {
-			if err := p.joints.Join(dataplane.End{Index: index[j.A]}, dataplane.End{Index: index[j.B]}); err != nil {
+			if err := p.joints.Join(dataplane.End{Index: index[j.A], MAC: mac[j.A]}, dataplane.End{Index: index[j.B], MAC: mac[j.B]}); err != nil {
 				return fmt.Errorf("join %s: %w", j.Link, err)
 			}
 		}
