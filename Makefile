@@ -57,6 +57,10 @@ ALONE := $(addprefix trellis/,internal/bench internal/substrate/container intern
 # Sockets lie in the tests' directories, and their paths have 107 bytes at the most:
 # a TMPDIR that leaves too few for them is not used.
 
+## check: what to run before a commit: format, vet, import rules, tests without root
+check: vet
+	@TRELLIS_TEST_UNPRIVILEGED=1 go test -timeout 5m ./... | grep -v 'no test files'
+
 ## test: the whole suite; as root, privileged tests too
 test: deps-test lint check-generated build
 	@export TRELLIS_TEST_BINARY=$(CURDIR)/bin/trellis; \
@@ -80,12 +84,16 @@ soak: deps-test
 	$(SUDO) env "PATH=$$PATH" TRELLIS_EQUAL_CASES=$(SOAK_CASES) go test -count=1 -timeout 6h -v -run 'TestEqual$$' ./test/equal
 
 ## lint: formatting, vet, staticcheck, import rules
-lint:
+lint: vet
+	go run $(STATICCHECK) ./...
+	go test -count=1 ./test/imports
+
+# Formatting, vet, and go.mod as `go mod tidy` leaves it.
+vet:
 	@unformatted=$$(gofmt -l $$($(GIT) ls-files -co --exclude-standard '*.go')); \
 		[ -z "$$unformatted" ] || { echo "not formatted (gofmt -w): $$unformatted"; exit 1; }
 	go vet ./...
-	go run $(STATICCHECK) ./...
-	go test -count=1 ./test/imports
+	go mod tidy -diff
 
 ## generate: make the generated files (API, BPF objects, init)
 generate:
@@ -109,4 +117,4 @@ fuzz:
 clean:
 	rm -rf bin dist .tools
 
-.PHONY: help deps deps-test build install demo test test-qemu soak lint generate check-generated fuzz clean
+.PHONY: help deps deps-test build install demo check vet test test-qemu soak lint generate check-generated fuzz clean

@@ -5,6 +5,7 @@
  */
 #pragma once
 
+#include "maps.h"
 #include "parse.h"
 
 #define PROTOCOL_GRE 47
@@ -19,34 +20,44 @@ struct gre {
 	__be32 key;
 };
 
-/* The bytes before the inner frame. */
-#define EGRE4_ROOM (sizeof(struct ethhdr) + sizeof(struct iphdr) + sizeof(struct gre))
-#define EGRE6_ROOM (sizeof(struct ethhdr) + sizeof(struct ipv6hdr) + sizeof(struct gre))
+/* The bytes before the inner frame: Ethernet's, the outer IP header's and GRE's. */
+#define EGRE4_HEADER (sizeof(struct ethhdr) + sizeof(struct iphdr) + sizeof(struct gre))
+#define EGRE6_HEADER (sizeof(struct ethhdr) + sizeof(struct ipv6hdr) + sizeof(struct gre))
 
-_Static_assert(EGRE4_ROOM == 42 && EGRE6_ROOM == 62, "as on the wire");
+_Static_assert(EGRE4_HEADER == 42 && EGRE6_HEADER == 62, "as on the wire");
 
-/* An outer header, prepared for each link end but for its length. */
+/* An outer header, prepared for each egress but for its length. */
 struct outer {
 	__u8 bytes[64];
 	__u32 sum; /* of the IPv4 header's words, length and checksum 0 */
 };
 
-/*
- * fill_lengths writes the length fields of an outer header whose inner frame
- * has the given length. (header + EGRE?_ROOM is in bounds.)
- */
-static __always_inline void fill_lengths4(void *header, const struct outer *o, __u32 inner)
+/* Of MODE_EGRE4 or MODE_EGRE6. */
+static __always_inline __u32 egre_header(enum mode mode)
 {
-	struct iphdr *ip = header + sizeof(struct ethhdr);
-	__be16 length = bpf_htons(inner + EGRE4_ROOM - sizeof(struct ethhdr));
-
-	ip->tot_len = length;
-	ip->check = ~fold(o->sum + length);
+	return mode == MODE_EGRE4 ? EGRE4_HEADER : EGRE6_HEADER;
 }
 
-static __always_inline void fill_lengths6(void *header, __u32 inner)
+/*
+ * write_outer writes an outer header for an inner frame of the given length into
+ * the room that was made for it at the start of the packet, for skbs and XDP
+ * frames alike. mode is a constant where it is called. It returns 0, or -1 if
+ * there is no room.
+ */
+static __always_inline int write_outer(void *start, void *end, const struct outer *o, __u32 inner, enum mode mode)
 {
-	struct ipv6hdr *ip = header + sizeof(struct ethhdr);
+	void *ip = start + sizeof(struct ethhdr);
 
-	ip->payload_len = bpf_htons(inner + sizeof(struct gre));
+	if (start + egre_header(mode) > end)
+		return -1;
+	copy(start, o->bytes, egre_header(mode));
+	if (mode == MODE_EGRE4) {
+		__be16 length = bpf_htons(inner + EGRE4_HEADER - sizeof(struct ethhdr));
+
+		((struct iphdr *)ip)->tot_len = length;
+		((struct iphdr *)ip)->check = ~fold(o->sum + length);
+	} else {
+		((struct ipv6hdr *)ip)->payload_len = bpf_htons(inner + sizeof(struct gre));
+	}
+	return 0;
 }

@@ -7,7 +7,7 @@
 
 #include <stddef.h>
 
-#include "ends.h"
+#include "egress.h"
 #include "skb.h"
 
 /* VLAN tags that a frame may wear. The kernel takes them out of the frame one
@@ -25,10 +25,10 @@ struct tags {
 };
 
 /*
- * take_tags takes the tags out of a frame whose first one is in the metadata.
+ * pop_tags takes the tags out of a frame whose first one is in the metadata.
  * Each pop brings the next one there.
  */
-static __always_inline enum drop_reason take_tags(struct __sk_buff *skb, struct tags *t)
+static __always_inline enum drop_reason pop_tags(struct __sk_buff *skb, struct tags *t)
 {
 #pragma unroll
 	for (int i = 0; i < MAX_TAGS; i++) {
@@ -63,27 +63,27 @@ static __always_inline long write_tags(struct __sk_buff *skb, __u32 at, const st
  *
  * bpf_skb_change_head takes every frame. A super-packet needs
  * bpf_skb_adjust_room, which tells the kernel where its segments' headers are,
- * and which knows IPv4 and IPv6 only, as do super-packets. So does, with marked,
+ * and which knows IPv4 and IPv6 only, as do super-packets. So does, with offload,
  * an IP packet for a card that fills in checksums where it finds TCP or UDP
  * itself, and not where it is told (NETIF_F_IP_CSUM without NETIF_F_HW_CSUM):
  * told of the encapsulation, it looks deeper, or the kernel fills them in.
  */
-static __always_inline enum drop_reason make_room(struct __sk_buff *skb, const struct tags *t, __u32 room, __u64 family, int marked)
+static __always_inline enum drop_reason make_room(struct __sk_buff *skb, const struct tags *t, __u32 room, __u64 family, int offload)
 {
 	__u64 inner_eth = sizeof(struct ethhdr) + t->size;
 	__u64 flags = family | BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L4_GRE |
 		      BPF_F_ADJ_ROOM_ENCAP_L2_ETH | BPF_F_ADJ_ROOM_ENCAP_L2(inner_eth);
 	struct ethhdr eth;
 
-	marked = marked && (skb->protocol == bpf_htons(ETH_P_IP) || skb->protocol == bpf_htons(ETH_P_IPV6));
-	if (!skb->gso_size && !t->size && !marked) /* the frame is as it has to be */
+	offload = offload && (skb->protocol == bpf_htons(ETH_P_IP) || skb->protocol == bpf_htons(ETH_P_IPV6));
+	if (!skb->gso_size && !t->size && !offload) /* the frame is as it has to be */
 		return bpf_skb_change_head(skb, room, 0) ? DROP_UNEDITABLE : DONE;
 	if (bpf_skb_load_bytes(skb, 0, &eth, sizeof(eth)))
 		return DROP_RUNT;
 	if (skb->gso_size) {
 		if (bpf_skb_adjust_room(skb, room + t->size, BPF_ADJ_ROOM_MAC, flags))
 			return DROP_NESTED;
-	} else if (!marked || bpf_skb_adjust_room(skb, room + t->size, BPF_ADJ_ROOM_MAC, flags)) {
+	} else if (!offload || bpf_skb_adjust_room(skb, room + t->size, BPF_ADJ_ROOM_MAC, flags)) {
 		/* Too short for what it says it is, or encapsulated already. */
 		if (bpf_skb_change_head(skb, room + t->size, 0))
 			return DROP_UNEDITABLE;
@@ -95,35 +95,16 @@ static __always_inline enum drop_reason make_room(struct __sk_buff *skb, const s
 	return DONE;
 }
 
-static __always_inline enum drop_reason wrap_skb4(struct __sk_buff *skb, const struct end *e, const struct tags *t)
+static __always_inline enum drop_reason encap_skb(struct __sk_buff *skb, const struct egress *e, const struct tags *t, enum mode mode)
 {
+	__u64 family = mode == MODE_EGRE4 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV6;
 	__u32 inner = skb->len + t->size;
-	enum drop_reason why = make_room(skb, t, EGRE4_ROOM, BPF_F_ADJ_ROOM_ENCAP_L3_IPV4, e->flags & END_MARKED);
-	void *header;
+	enum drop_reason why = make_room(skb, t, egre_header(mode), family, e->flags & EGRESS_ENCAP_OFFLOAD);
 
 	if (why != DONE)
 		return why;
-	header = (void *)(long)skb->data;
-	if (header + EGRE4_ROOM > (void *)(long)skb->data_end)
+	if (write_outer((void *)(long)skb->data, (void *)(long)skb->data_end, &e->outer, inner, mode))
 		return DROP_UNEDITABLE;
-	copy(header, e->outer.bytes, EGRE4_ROOM);
-	fill_lengths4(header, &e->outer, inner);
-	return DONE;
-}
-
-static __always_inline enum drop_reason wrap_skb6(struct __sk_buff *skb, const struct end *e, const struct tags *t)
-{
-	__u32 inner = skb->len + t->size;
-	enum drop_reason why = make_room(skb, t, EGRE6_ROOM, BPF_F_ADJ_ROOM_ENCAP_L3_IPV6, e->flags & END_MARKED);
-	void *header;
-
-	if (why != DONE)
-		return why;
-	header = (void *)(long)skb->data;
-	if (header + EGRE6_ROOM > (void *)(long)skb->data_end)
-		return DROP_UNEDITABLE;
-	copy(header, e->outer.bytes, EGRE6_ROOM);
-	fill_lengths6(header, inner);
 	return DONE;
 }
 
@@ -155,21 +136,21 @@ static __always_inline __u32 segment_of(struct __sk_buff *skb)
 }
 
 /*
- * send_egre leaves by an end that is of the mode, and gives the program's
- * answer.
+ * transmit_egre sends an skb by an egress entry that is of the mode, and gives
+ * the program's verdict.
  */
-static __always_inline int send_egre(struct __sk_buff *skb, const struct end *e, enum mode mode)
+static __always_inline int transmit_egre(struct __sk_buff *skb, const struct egress *e, enum mode mode)
 {
 	enum drop_reason why;
 	struct tags t = {};
 	__u32 length;
 
-	why = take_tags(skb, &t);
+	why = pop_tags(skb, &t);
 	length = skb->gso_size ? segment_of(skb) : skb->len;
 	if (why == DONE && length + t.size > e->longest)
 		why = DROP_LONG;
 	if (why == DONE)
-		why = mode == MODE_EGRE4 ? wrap_skb4(skb, e, &t) : wrap_skb6(skb, e, &t);
+		why = encap_skb(skb, e, &t, mode);
 	if (why != DONE)
 		return drop(skb, e->slot, why);
 	return bpf_redirect(e->uplink, 0);

@@ -4,130 +4,148 @@
  * own FIB. It may be faster than the node's stack, never different from it, so
  * whatever it is unsure of goes there.
  */
-#include "answers.h"
-#include "ends.h"
-#include "fib.h"
+#include "egress.h"
+#include "fib_cache.h"
 #include "node.h"
 #include "policy.h"
+#include "stack.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* To the node's stack, which takes the metadata for a reason not to merge. */
-static __always_inline int to_stack(struct xdp_md *ctx)
-{
-	take_token(ctx);
-	return XDP_PASS;
-}
-
 /* readdress writes the addresses that the FIB has found, which lie in a row. */
-static __always_inline void readdress(struct ethhdr *eth, const struct answer *a)
+static __always_inline void readdress(struct ethhdr *eth, const struct fib_entry *f)
 {
 	word16 *to = (word16 *)eth;
 
 #pragma unroll
 	for (int i = 0; i < ETH_ALEN / 2; i++) {
-		to[i] = a->dmac[i];
-		to[i + ETH_ALEN / 2] = a->smac[i];
+		to[i] = f->dmac[i];
+		to[i + ETH_ALEN / 2] = f->smac[i];
 	}
 }
 
 SEC("xdp.frags")
 int node_in(struct xdp_md *ctx)
 {
-	union question q = {.fib.ifindex = ctx->ingress_ifindex};
+	union fib_query q = {.fib.ifindex = ctx->ingress_ifindex};
 	__u32 length = bpf_xdp_get_buff_len(ctx);
-	struct token *token = token_of(ctx);
-	enum entrance in = ENTERS_CLEAR;
+	struct metadata *meta = metadata_of(ctx);
+	struct policy_entry p;
 	struct net_device *dev;
-	struct answer *a;
-	struct asker by;
+	struct fib_context in;
+	struct fib_entry *f;
+	struct egress *e;
 	struct ethhdr *eth;
 	struct cursor c;
 	struct net *net;
-	struct look l;
-	struct end *e;
-	__u32 base, tap;
+	__u32 block, slot, tap;
 	__u64 netns;
-	int asked;
+	int asked, why;
+	int rx = STACK_NONE;
 	void *ip;
 
-	if (!token)
+	if (!meta)
 		return XDP_PASS;
-	base = token->base;
-	tap = token->tap;
+	block = meta->block;
+	tap = meta->port & METADATA_TAP;
+	slot = meta->port & ~METADATA_TAP;
 	dev = device_of(ctx);
 	net = dev->nd_net.net;
 	netns = net->net_cookie;
 	c = start_of(ctx);
-	eth = take_eth(&c);
+	eth = parse_eth(&c);
+	why = STACK_MAC;
 	if (!eth || !is_to(eth, dev))
-		return to_stack(ctx);
+		goto stack;
 	ip = c.at;
-	l = look_at(base, netns, q.fib.ifindex);
+	p = policy_of(block, netns, q.fib.ifindex);
 	if (type_of(eth) == bpf_htons(ETH_P_IP)) {
-		if (!ask_ipv4(&c, &q.fib, length - sizeof(*eth)))
-			return to_stack(ctx);
-		if (!is_clear(&l, LOOK_IN4))
-			in = enters_ipv4(ctx, &l);
-		by.changes = net->ipv4.rt_genid.counter;
-		by.first = q.word[0] & (spreads_by_ports4(net) ? ASKS_PORTS : ASKS_NO_PORTS);
+		why = query_ipv4(&c, &q.fib, length - sizeof(*eth));
+		if (why)
+			goto stack;
+		if (!policy_cached(&p, POLICY_RX4))
+			rx = rx_reason_ipv4(ctx, &p);
+		in.changes = net->ipv4.rt_genid.counter;
+		in.first = q.word[0] & (spreads_by_ports4(net) ? FIB_KEY_PORTS : FIB_KEY_NO_PORTS);
 	} else if (type_of(eth) == bpf_htons(ETH_P_IPV6)) {
-		if (!ask_ipv6(&c, &q.fib, length - sizeof(*eth)))
-			return to_stack(ctx);
-		if (!is_clear(&l, LOOK_IN6))
-			in = enters_ipv6(ctx, &l, q.fib.l4_protocol);
-		by.changes = net->ipv6.fib6_sernum.counter;
-		by.first = q.word[0] & (net->ipv6.sysctl.multipath_hash_policy ? ASKS_PORTS : ASKS_NO_PORTS);
+		why = query_ipv6(&c, &q.fib, length - sizeof(*eth));
+		if (why)
+			goto stack;
+		if (!policy_cached(&p, POLICY_RX6))
+			rx = rx_reason_ipv6(ctx, &p, q.fib.l4_protocol);
+		in.changes = net->ipv6.fib6_sernum.counter;
+		in.first = q.word[0] & (net->ipv6.sysctl.multipath_hash_policy ? FIB_KEY_PORTS : FIB_KEY_NO_PORTS);
 	} else {
-		return to_stack(ctx);
+		why = STACK_NOT_IP;
+		goto stack;
 	}
-	if (in == ENTERS_NOT)
-		return to_stack(ctx);
+	why = rx;
+	if (rx > STACK_NONE)
+		goto stack;
 	/*
 	 * Success alone: no route, blackhole, unreachable, prohibit, local
 	 * delivery, forwarding off, no neighbour, too long for the route's MTU
-	 * and encapsulating routes are the stack's. So is a way back by which the
-	 * packet came, which earns its sender a redirect.
+	 * and encapsulating routes are the stack's. So is the interface by which
+	 * the packet came, which earns its sender a redirect.
 	 */
-	by.tick = bpf_jiffies64();
-	by.netns = netns;
-	a = answer_at(&q, &by);
-	if (!a)
-		return to_stack(ctx);
-	asked = in != ENTERS_CLEAR || !is_answered(a, &q, &by);
-	if (asked && (!ask(ctx, a, &q, &by) || a->ifindex == ctx->ingress_ifindex))
-		return to_stack(ctx);
-	e = end_of(base, netns, a->ifindex);
+	in.tick = bpf_jiffies64();
+	in.netns = netns;
+	f = fib_entry_of(&q, &in);
+	why = STACK_LOOKUP;
+	if (!f)
+		goto stack;
+	asked = rx == RX_UNCACHED || !fib_hit(f, &q, &in);
+	if (asked) {
+		why = lookup_reason(fib_lookup(ctx, f, &q, &in));
+		if (why)
+			goto stack;
+		why = STACK_REDIRECT;
+		if (f->ifindex == ctx->ingress_ifindex)
+			goto stack;
+	}
+	e = egress_of(block, netns, f->ifindex);
+	why = STACK_EGRESS;
+	if (!e)
+		goto stack;
 	/* A frame with padding, which the stack takes off, may be too long but for it. */
-	if (!e || length > e->longest)
-		return to_stack(ctx);
-	l = look_at(base, netns, a->ifindex);
-	if (!is_free(&l, length) && !exits(ctx, &l, a->ifindex, length))
-		return to_stack(ctx);
+	why = STACK_MTU;
+	if (length > e->longest)
+		goto stack;
+	p = policy_of(block, netns, f->ifindex);
+	if (!tx_cached(&p, length)) {
+		why = tx_reason(ctx, &p, f->ifindex, length);
+		if (why)
+			goto stack;
+	}
 
 	/* Not by the answer's family: an IPv4 packet may have an IPv6 next hop (RFC 8950). */
 	if (type_of(eth) == bpf_htons(ETH_P_IP)) {
-		if (asked && !source_valid(ctx, net, &q.fib, ip, e->slot, in == ENTERS_CLEAR))
-			return to_stack(ctx);
+		why = STACK_SOURCE;
+		if (asked && !source_valid(ctx, net, &q.fib, ip, e->slot, rx == STACK_NONE))
+			goto stack;
 		if (tap)
-			copy_frame(ctx, tap, TAP_TO_NODE);
+			copy_frame(ctx, slot, TAP_TO_NODE);
 		hop_ipv4(ip);
 	} else {
 		if (tap)
-			copy_frame(ctx, tap, TAP_TO_NODE);
+			copy_frame(ctx, slot, TAP_TO_NODE);
 		((struct ipv6hdr *)ip)->hop_limit--;
 	}
-	if (asked && in == ENTERS_CLEAR)
-		keep_answer(a, &by);
-	readdress(eth, a);
-	return leave(ctx, e, length);
+	if (asked && rx == STACK_NONE)
+		fib_validate(f, &in);
+	readdress(eth, f);
+	return transmit(ctx, e, length);
+stack:
+	return to_stack(ctx, slot, why);
 }
 
 /* Where the fast path is off. A veth without any program takes no XDP frames. */
 SEC("xdp.frags")
 int node_pass(struct xdp_md *ctx)
 {
-	if (token_of(ctx))
-		take_token(ctx);
-	return XDP_PASS;
+	struct metadata *meta = metadata_of(ctx);
+
+	if (!meta)
+		return XDP_PASS;
+	return to_stack(ctx, meta->port & ~METADATA_TAP, STACK_OFF);
 }

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * Asking the node's own FIB. Each ask function fills the question from a packet
- * that the kernel would forward without a second look, and returns 0 for every
- * other packet: that one is the stack's.
+ * Querying the node's own FIB. Each function fills the query from a packet that the
+ * kernel would forward without a second look, and returns STACK_NONE; for every
+ * other packet, why it is the stack's.
  */
 #pragma once
 
 #include "parse.h"
+#include "stack.h"
 
 #ifndef AF_INET
 #define AF_INET 2
@@ -18,12 +19,12 @@
 #define FLOWINFO_MASK 0x0fffffff /* traffic class and flow label */
 
 /*
- * ask_ports fills what routes may be spread by, from the bytes that a packet has
+ * query_ports fills what routes may be spread by, from the bytes that a packet has
  * behind its IP header: what the kernel's flow dissector takes for ports
  * (proto_ports_offset, include/linux/in.h). ICMP's errors go by the packet that
  * they tell of, which the helper does not see.
  */
-static __always_inline int ask_ports(struct cursor *c, struct bpf_fib_lookup *q, __u8 protocol, __u32 payload)
+static __always_inline enum stack_reason query_ports(struct cursor *c, struct bpf_fib_lookup *q, __u8 protocol, __u32 payload)
 {
 	__be16 *ports;
 	__u8 *type;
@@ -31,27 +32,27 @@ static __always_inline int ask_ports(struct cursor *c, struct bpf_fib_lookup *q,
 	q->l4_protocol = protocol;
 	switch (protocol) {
 	case 1: /* ICMP: 0 and 8 are echoes */
-		type = take(c, 1);
-		return type && payload >= 1 && (*type == 0 || *type == 8);
+		type = parse(c, 1);
+		return type && payload >= 1 && (*type == 0 || *type == 8) ? STACK_NONE : STACK_TRANSPORT;
 	case 58: /* ICMPv6: 128 and above are no errors; 130 to 137 are its hosts' and routers' own */
-		type = take(c, 1);
-		return type && payload >= 1 && (*type == 128 || *type == 129);
+		type = parse(c, 1);
+		return type && payload >= 1 && (*type == 128 || *type == 129) ? STACK_NONE : STACK_TRANSPORT;
 	case 51: /* AH: its index comes after four bytes of other things */
-		return 0;
+		return STACK_TRANSPORT;
 	case 6:   /* TCP */
 	case 17:  /* UDP */
 	case 33:  /* DCCP */
 	case 50:  /* ESP, its index */
 	case 132: /* SCTP */
 	case 136: /* UDP-Lite */
-		ports = take(c, 2 * sizeof(*ports));
+		ports = parse(c, 2 * sizeof(*ports));
 		if (!ports || payload < 2 * sizeof(*ports))
-			return 0;
+			return STACK_TRANSPORT;
 		q->sport = ports[0];
 		q->dport = ports[1];
-		return 1;
+		return STACK_NONE;
 	default:
-		return 1;
+		return STACK_NONE;
 	}
 }
 
@@ -63,23 +64,32 @@ static __always_inline int ipv4_odd(__be32 address)
 	return first == 0 || first == 127 || first >= 224;
 }
 
-static __always_inline int ask_ipv4(struct cursor *c, struct bpf_fib_lookup *q, __u32 length)
+static __always_inline enum stack_reason query_ipv4(struct cursor *c, struct bpf_fib_lookup *q, __u32 length)
 {
-	struct iphdr *ip = take_ipv4(c);
+	struct iphdr *ip = parse_ipv4(c);
 	__u32 total;
 
-	if (!ip || ip->ihl != 5 || ip->ttl <= 1 || !ipv4_intact(ip) ||
-	    ip->frag_off & bpf_htons(IPV4_FRAGMENT) || ipv4_odd(ip->saddr) || ipv4_odd(ip->daddr))
-		return 0;
+	if (!ip)
+		return STACK_MALFORMED;
+	if (ip->ihl != 5)
+		return STACK_OPTIONS;
+	if (ip->ttl <= 1)
+		return STACK_TTL;
+	if (!ipv4_intact(ip))
+		return STACK_MALFORMED;
+	if (ip->frag_off & bpf_htons(IPV4_FRAGMENT))
+		return STACK_FRAGMENT;
+	if (ipv4_odd(ip->saddr) || ipv4_odd(ip->daddr))
+		return STACK_ADDRESS;
 	total = bpf_ntohs(ip->tot_len);
 	if (total < sizeof(*ip) || total > length)
-		return 0;
+		return STACK_MALFORMED;
 	q->family = AF_INET;
 	q->tos = ip->tos;
 	q->tot_len = total;
 	q->ipv4_src = ip->saddr;
 	q->ipv4_dst = ip->daddr;
-	return ask_ports(c, q, ip->protocol, total - sizeof(*ip));
+	return query_ports(c, q, ip->protocol, total - sizeof(*ip));
 }
 
 /* Multicast, unspecified, loopback, mapped, link-local: RFC 4291, RFC 4007. */
@@ -106,22 +116,28 @@ static __always_inline int ipv6_extends(__u8 next)
 	return 0;
 }
 
-static __always_inline int ask_ipv6(struct cursor *c, struct bpf_fib_lookup *q, __u32 length)
+static __always_inline enum stack_reason query_ipv6(struct cursor *c, struct bpf_fib_lookup *q, __u32 length)
 {
-	struct ipv6hdr *ip = take_ipv6(c);
+	struct ipv6hdr *ip = parse_ipv6(c);
 	__u32 payload;
 
-	if (!ip || ip->hop_limit <= 1 || ipv6_extends(ip->nexthdr) || ipv6_odd(&ip->saddr) || ipv6_odd(&ip->daddr))
-		return 0;
+	if (!ip)
+		return STACK_MALFORMED;
+	if (ip->hop_limit <= 1)
+		return STACK_TTL;
+	if (ipv6_extends(ip->nexthdr))
+		return STACK_OPTIONS;
+	if (ipv6_odd(&ip->saddr) || ipv6_odd(&ip->daddr))
+		return STACK_ADDRESS;
 	payload = bpf_ntohs(ip->payload_len);
 	if (!payload || payload + sizeof(*ip) > length)
-		return 0;
+		return STACK_MALFORMED;
 	q->family = AF_INET6;
 	q->flowinfo = *(__be32 *)ip & bpf_htonl(FLOWINFO_MASK);
 	q->tot_len = payload + sizeof(*ip);
 	memcpy(q->ipv6_src, &ip->saddr, sizeof(ip->saddr));
 	memcpy(q->ipv6_dst, &ip->daddr, sizeof(ip->daddr));
-	return ask_ports(c, q, ip->nexthdr, payload);
+	return query_ports(c, q, ip->nexthdr, payload);
 }
 
 /* One hop on. The checksum follows as RFC 1624 says, and as the kernel does. */
@@ -131,4 +147,29 @@ static __always_inline void hop_ipv4(struct iphdr *ip)
 
 	ip->check = check + (check >= 0xffff);
 	ip->ttl--;
+}
+
+/* lookup_reason is what a code of bpf_fib_lookup means for a packet. */
+static __always_inline enum stack_reason lookup_reason(long code)
+{
+	switch (code) {
+	case BPF_FIB_LKUP_RET_SUCCESS:
+		return STACK_NONE;
+	case BPF_FIB_LKUP_RET_BLACKHOLE:
+	case BPF_FIB_LKUP_RET_UNREACHABLE:
+	case BPF_FIB_LKUP_RET_PROHIBIT:
+		return STACK_UNREACHABLE;
+	case BPF_FIB_LKUP_RET_NOT_FWDED:
+		return STACK_LOCAL;
+	case BPF_FIB_LKUP_RET_FWD_DISABLED:
+		return STACK_FORWARDING;
+	case BPF_FIB_LKUP_RET_UNSUPP_LWT:
+		return STACK_ENCAP_ROUTE;
+	case BPF_FIB_LKUP_RET_NO_NEIGH:
+		return STACK_NEIGHBOUR;
+	case BPF_FIB_LKUP_RET_FRAG_NEEDED:
+		return STACK_MTU;
+	default: /* BPF_FIB_LKUP_RET_NO_SRC_ADDR, or an error */
+		return STACK_LOOKUP;
+	}
 }

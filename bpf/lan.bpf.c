@@ -79,11 +79,11 @@ int lan_in(struct __sk_buff *skb)
 	}
 	if (skb->vlan_present) {
 		skb->mark = tag == TAG_GROUP ? MARK_GROUP : MARK_PLAIN;
-		return VERDICT_NEXT;
+		return TCX_VERDICT_NEXT;
 	}
 	if (bpf_skb_vlan_push(skb, bpf_htons(TAG_PROTOCOL), tag))
 		return drop(skb, p->slot, DROP_UNEDITABLE);
-	return VERDICT_NEXT;
+	return TCX_VERDICT_NEXT;
 }
 
 /* At the egress of a member, before its qdisc: a frame on its way out of the LAN. */
@@ -107,7 +107,7 @@ int lan_out(struct __sk_buff *skb)
 	if (tag == TAG_GROUP && set_group_byte(skb, 0))
 		return drop(skb, slot, DROP_UNEDITABLE);
 	count_to(skb, slot);
-	return VERDICT_NEXT;
+	return TCX_VERDICT_NEXT;
 }
 
 /*

@@ -4,8 +4,8 @@
  *
  * They outlive the programs: a new build of Trellis replaces the programs and
  * keeps the maps. So their layout is a promise; whoever changes it changes
- * layoutVersion in dataplane/pins.go too. Maps of the links' ends are in ends.h,
- * those of the uplinks in uplink.bpf.c.
+ * layoutVersion in dataplane/pins.go too. Those of egress are in egress.h, those of
+ * uplinks and tunnels in uplink.bpf.c, caches in the files of their names.
  */
 #pragma once
 
@@ -39,9 +39,9 @@ struct port {
 	enum mode mode;
 	__u32 slot; /* of the device in counters, drops and devices */
 	__u32 peer_slot;
-	__u32 end;  /* in ends; 0: none */
-	__u32 base; /* the node's places in egress; 0: none */
-	__u32 span; /* how many */
+	__u32 egress; /* the number of its entry in egresses; 0: none */
+	__u32 block;  /* of the node, in egress_index: its first place; 0: none */
+	__u32 block_size;
 	__u64 peer_mac; /* of the peer's node, in the first six bytes in memory; 0: not known */
 };
 

@@ -60,7 +60,7 @@ static __always_inline struct cursor start_of(const struct xdp_md *ctx)
 	return (struct cursor){(void *)(long)ctx->data, (void *)(long)ctx->data_end};
 }
 
-static __always_inline void *take(struct cursor *c, __u32 size)
+static __always_inline void *parse(struct cursor *c, __u32 size)
 {
 	void *header = c->at;
 
@@ -70,22 +70,22 @@ static __always_inline void *take(struct cursor *c, __u32 size)
 	return header;
 }
 
-static __always_inline struct ethhdr *take_eth(struct cursor *c)
+static __always_inline struct ethhdr *parse_eth(struct cursor *c)
 {
-	return take(c, sizeof(struct ethhdr));
+	return parse(c, sizeof(struct ethhdr));
 }
 
 /* Without options, which the caller looks for in ihl. */
-static __always_inline struct iphdr *take_ipv4(struct cursor *c)
+static __always_inline struct iphdr *parse_ipv4(struct cursor *c)
 {
-	struct iphdr *ip = take(c, sizeof(*ip));
+	struct iphdr *ip = parse(c, sizeof(*ip));
 
 	return ip && ip->version == 4 ? ip : 0;
 }
 
-static __always_inline struct ipv6hdr *take_ipv6(struct cursor *c)
+static __always_inline struct ipv6hdr *parse_ipv6(struct cursor *c)
 {
-	struct ipv6hdr *ip = take(c, sizeof(*ip));
+	struct ipv6hdr *ip = parse(c, sizeof(*ip));
 
 	return ip && ip->version == 6 ? ip : 0;
 }

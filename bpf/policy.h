@@ -3,15 +3,15 @@
  * What a node's stack asks besides its FIB before a packet has gone through.
  * Whatever there is of it, the packet is the stack's. The fast path looks by
  * itself, so nobody has to watch. What it has found clear stays so until the
- * kernel's next tick (looks.h): so it is off a tick after a rule has come (4 ms
+ * kernel's next tick (policy_cache.h): so it is off a tick after a rule has come (4 ms
  * with CONFIG_HZ=250), and on again with the first packet after it has gone.
  */
 #pragma once
 
 #include "fib.h"
-#include "looks.h"
+#include "policy_cache.h"
 #include "node.h"
-#include "own.h"
+#include "local_addresses.h"
 
 /* Netfilter's hooks on the way through (enum nf_inet_hooks). */
 #define HOOK_PREROUTING 0
@@ -32,18 +32,18 @@
 #define CONF4(conf, name) ((conf)->data[IPV4_DEVCONF_##name - 1])
 
 /*
- * takes_all: nothing sees a frame before IP does: no tc, no netdev hook, no
- * bridge, bond or macvlan that the device is in.
+ * rx_device_reason: what sees a frame before IP does: tc, a netdev hook, a bridge,
+ * bond or macvlan that the device is in.
  */
-static __always_inline int takes_all(struct net_device *dev)
+static __always_inline enum stack_reason rx_device_reason(struct net_device *dev)
 {
 	if (dev->rx_handler)
-		return 0;
+		return STACK_MASTER;
 	if (bpf_core_field_exists(dev->tcx_ingress) && dev->tcx_ingress)
-		return 0;
+		return STACK_TC;
 	if (bpf_core_field_exists(dev->miniq_ingress) && dev->miniq_ingress)
-		return 0;
-	return !(bpf_core_field_exists(dev->nf_hooks_ingress) && dev->nf_hooks_ingress);
+		return STACK_TC;
+	return bpf_core_field_exists(dev->nf_hooks_ingress) && dev->nf_hooks_ingress ? STACK_NETFILTER : STACK_NONE;
 }
 
 /* in_vrf: the first VRF of a namespace makes a rule there (vrf_add_fib_rules,
@@ -54,23 +54,24 @@ static __always_inline int in_vrf(struct net_device *dev)
 }
 
 /*
- * gives_all: what IP gives the device goes onto the wire at once: no tc, no
- * netdev hook, no queueing, and the cable is in.
+ * tx_device_reason: what keeps what IP gives the device from the wire: tc, a netdev
+ * hook, queueing, or no carrier.
  */
-static __always_inline int gives_all(struct net_device *dev)
+static __always_inline enum stack_reason tx_device_reason(struct net_device *dev)
 {
 	unsigned long up = 1UL << bpf_core_enum_value(enum netdev_state_t, __LINK_STATE_START);
 	unsigned long off = 1UL << bpf_core_enum_value(enum netdev_state_t, __LINK_STATE_NOCARRIER);
 
 	if ((dev->state & (up | off)) != up)
-		return 0;
+		return STACK_DOWN;
 	if (bpf_core_field_exists(dev->tcx_egress) && dev->tcx_egress)
-		return 0;
+		return STACK_TC;
 	if (bpf_core_field_exists(dev->miniq_egress) && dev->miniq_egress)
-		return 0;
+		return STACK_TC;
 	if (bpf_core_field_exists(dev->nf_hooks_egress) && dev->nf_hooks_egress)
-		return 0;
-	return !dev->qdisc->enqueue; /* noqueue has none: noqueue_init, net/sched/sch_generic.c */
+		return STACK_NETFILTER;
+	/* noqueue has none: noqueue_init, net/sched/sch_generic.c */
+	return dev->qdisc->enqueue ? STACK_TC : STACK_NONE;
 }
 
 /*
@@ -111,25 +112,25 @@ static __always_inline int no_ipsec(struct net *net)
 }
 
 /*
- * passes_ipv4: nothing but the FIB decides on IPv4 packets that come in at the
+ * ipv4_reason: what besides the FIB decides on IPv4 packets that come in at the
  * device. Redirects are taken into account by the stack alone, and so are
  * learned path MTUs where they count for other people's packets; the helper
  * hashes otherwise than the stack by the policies 2 and 3.
  */
-static __always_inline int passes_ipv4(struct net *net, struct net_device *dev)
+static __always_inline enum stack_reason ipv4_reason(struct net *net, struct net_device *dev)
 {
 	struct ipv4_devconf *all = net->ipv4.devconf_all;
 	struct in_device *in = dev->ip_ptr;
 
 	if (bpf_core_field_exists(net->nf) && !no_hooks(net->nf.hooks_ipv4))
-		return 0;
+		return STACK_NETFILTER;
 	if (!in || CONF4(&in->cnf, RP_FILTER) || CONF4(all, RP_FILTER) || CONF4(all, ACCEPT_REDIRECTS))
-		return 0;
+		return STACK_SYSCTL;
 	if (net->ipv4.sysctl_ip_fwd_use_pmtu)
-		return 0;
+		return STACK_SYSCTL;
 	if (bpf_core_field_exists(net->ipv4.sysctl_fib_multipath_hash_policy) && net->ipv4.sysctl_fib_multipath_hash_policy > 1)
-		return 0;
-	return no_ipsec(net);
+		return STACK_SYSCTL;
+	return no_ipsec(net) ? STACK_NONE : STACK_IPSEC;
 }
 
 /*
@@ -160,25 +161,25 @@ static __noinline int rules_honoured(struct xdp_md *ctx)
 }
 
 /*
- * passes_ipv6 is the same for IPv6. There all interfaces forward, or none. Where
+ * ipv6_reason is the same for IPv6. There all interfaces forward, or none. Where
  * a rule asks for ports or a protocol, the stack spreads ICMPv6, and that alone,
  * by a flow label whose bytes are the other way round (ip6_multipath_l3_keys,
  * net/ipv6/route.c).
  */
-static __always_inline int passes_ipv6(struct xdp_md *ctx, struct net *net, struct net_device *dev, __u8 protocol)
+static __always_inline enum stack_reason ipv6_reason(struct xdp_md *ctx, struct net *net, struct net_device *dev, __u8 protocol)
 {
 	struct inet6_dev *in = dev->ip6_ptr;
 
 	if (bpf_core_field_exists(net->nf) && !no_hooks(net->nf.hooks_ipv6))
-		return 0;
+		return STACK_NETFILTER;
 	if (!in || in->cnf.disable_ipv6 || !net->ipv6.devconf_all->forwarding)
-		return 0;
+		return STACK_SYSCTL;
 	if (net->ipv6.sysctl.multipath_hash_policy > 1)
-		return 0;
+		return STACK_SYSCTL;
 	if (bpf_core_field_exists(net->ipv6.fib6_has_custom_rules) && net->ipv6.fib6_has_custom_rules &&
 	    (!rules_honoured(ctx) || (protocol == 58 && net->ipv6.fib6_rules_require_fldissect)))
-		return 0;
-	return no_ipsec(net);
+		return STACK_RULES;
+	return no_ipsec(net) ? STACK_NONE : STACK_IPSEC;
 }
 
 /*
@@ -208,7 +209,7 @@ static __always_inline int spreads_by_ports4(struct net *net)
 
 /* With rules or local routes of the node's own, or realms, the FIB is asked
  * about a packet's source. */
-static __always_inline int asks_source(struct net *net)
+static __always_inline int fib_checks_source(struct net *net)
 {
 	if (bpf_core_field_exists(net->ipv4.fib_has_custom_rules) &&
 	    (net->ipv4.fib_has_custom_rules | net->ipv4.fib_has_custom_local_routes))
@@ -217,66 +218,74 @@ static __always_inline int asks_source(struct net *net)
 }
 
 /*
- * source_valid: as fib_validate_source, for a way that found tells and an end
- * with a slot. Where the FIB need not be asked, a source must not be an address
+ * source_valid: as fib_validate_source, for a route that was found, and the slot of
+ * the port that it leaves by. Where the FIB need not be asked, a source must not be an address
  * of the node's.
  */
 static __always_inline int source_valid(struct xdp_md *ctx, struct net *net, const struct bpf_fib_lookup *found, const struct iphdr *ip, __u32 slot, int plain)
 {
-	if (!plain && asks_source(net))
+	if (!plain && fib_checks_source(net))
 		return source_routed(ctx, found, ip->saddr, ip->daddr, ip->tos);
-	return !is_own(ctx, net, ip->saddr, slot);
+	return !is_local_address(ctx, net, ip->saddr, slot);
 }
+
+/* Of an interface by which nothing but the FIB decides on packets, but which the
+ * next packet has to look at again. Not a reason. */
+#define RX_UNCACHED -1
 
 /*
- * enters_ipv4, enters_ipv6: the device takes such packets for the FIB alone. Of
- * the answers, what is kept is CLEAR: nothing there that is asked by packet.
+ * rx_reason_ipv4, rx_reason_ipv6: why such packets that come in at the device are
+ * the stack's: STACK_NONE, which is cached, RX_UNCACHED, or a reason.
  */
-enum entrance {
-	ENTERS_NOT,
-	ENTERS,
-	ENTERS_CLEAR,
-};
-
-static __noinline enum entrance enters_ipv4(struct xdp_md *ctx, struct look *l)
+static __noinline int rx_reason_ipv4(struct xdp_md *ctx, struct policy_entry *p)
 {
 	struct net_device *dev = device_of(ctx);
 	struct net *net = dev->nd_net.net;
+	enum stack_reason why = rx_device_reason(dev);
 
-	if (!l || !takes_all(dev) || !passes_ipv4(net, dev))
-		return ENTERS_NOT;
-	if (asks_source(net))
-		return ENTERS;
-	keep(l, LOOK_IN4);
-	return ENTERS_CLEAR;
+	if (!why)
+		why = ipv4_reason(net, dev);
+	if (why || !p)
+		return why;
+	if (fib_checks_source(net))
+		return RX_UNCACHED;
+	cache_policy(p, POLICY_RX4);
+	return STACK_NONE;
 }
 
-static __noinline enum entrance enters_ipv6(struct xdp_md *ctx, struct look *l, __u8 protocol)
+static __noinline int rx_reason_ipv6(struct xdp_md *ctx, struct policy_entry *p, __u8 protocol)
 {
 	struct net_device *dev = device_of(ctx);
 	struct net *net = dev->nd_net.net;
+	enum stack_reason why = rx_device_reason(dev);
 
-	if (!l || !takes_all(dev) || !passes_ipv6(ctx, net, dev, protocol))
-		return ENTERS_NOT;
+	if (!why)
+		why = ipv6_reason(ctx, net, dev, protocol);
+	if (why || !p)
+		return why;
 	if (bpf_core_field_exists(net->ipv6.fib6_has_custom_rules) && net->ipv6.fib6_has_custom_rules)
-		return ENTERS;
-	keep(l, LOOK_IN6);
-	return ENTERS_CLEAR;
+		return RX_UNCACHED;
+	cache_policy(p, POLICY_RX6);
+	return STACK_NONE;
 }
 
 /*
- * exits: what IP sends by the interface goes onto the wire at once, a frame of
- * the length among it. A route's MTU may be more than its device's.
+ * tx_reason: why what IP sends by the interface, a frame of the length, does not go
+ * onto the wire at once. A route's MTU may be more than its device's.
  */
-static __noinline int exits(struct xdp_md *ctx, struct look *l, __u32 ifindex, __u32 length)
+static __noinline int tx_reason(struct xdp_md *ctx, struct policy_entry *p, __u32 ifindex, __u32 length)
 {
 	struct net_device *out = device_at(device_of(ctx)->nd_net.net, ifindex);
+	enum stack_reason why;
 	__u32 mtu;
 
-	if (!l || !out || !gives_all(out))
-		return 0;
+	if (!p || !out)
+		return STACK_EGRESS;
+	why = tx_device_reason(out);
+	if (why)
+		return why;
 	mtu = out->mtu;
-	if (mtu <= 0xffff && !is_clear(l, LOOK_OUT))
-		keep(l, (__u64)mtu << LOOK_MTU | LOOK_OUT);
-	return length <= mtu + sizeof(struct ethhdr);
+	if (mtu <= 0xffff && !policy_cached(p, POLICY_TX))
+		cache_policy(p, (__u64)mtu << POLICY_MTU | POLICY_TX);
+	return length <= mtu + sizeof(struct ethhdr) ? STACK_NONE : STACK_MTU;
 }

@@ -49,7 +49,7 @@ SEC("tcx/ingress")
 int port_in(struct __sk_buff *skb)
 {
 	struct port *p = port_of(skb);
-	struct end *e;
+	struct egress *e;
 
 	if (!p)
 		return drop(skb, 0, DROP_UNJOINED);
@@ -64,11 +64,11 @@ int port_in(struct __sk_buff *skb)
 		return bpf_redirect(p->peer, 0);
 	case MODE_EGRE4:
 	case MODE_EGRE6:
-		e = end_at(p->end);
+		e = egress_at(p->egress);
 		if (e && e->mode == MODE_EGRE4)
-			return send_egre(skb, e, MODE_EGRE4);
+			return transmit_egre(skb, e, MODE_EGRE4);
 		if (e && e->mode == MODE_EGRE6)
-			return send_egre(skb, e, MODE_EGRE6);
+			return transmit_egre(skb, e, MODE_EGRE6);
 		return drop(skb, p->slot, DROP_UNJOINED);
 	default:
 		return drop(skb, p->slot, DROP_UNJOINED);
@@ -88,5 +88,5 @@ int port_out(struct __sk_buff *skb)
 		return drop(skb, p ? p->slot : 0, DROP_FROM_ROOT);
 	}
 	skb->mark = 0;
-	return VERDICT_NEXT;
+	return TCX_VERDICT_NEXT;
 }

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "count.h"
-#include "verdict.h"
+#include "tcx.h"
 
 /*
  * How many frames of the wire an skb stands for: one, or the segments of a
@@ -36,13 +36,11 @@ static __always_inline void count_to(const struct __sk_buff *skb, __u32 slot)
 	}
 }
 
-static __noinline int drop(const struct __sk_buff *skb, __u32 slot, enum drop_reason why)
+/* drop gives the verdict of a tcx program on what it drops. */
+static __always_inline int drop(const struct __sk_buff *skb, __u32 slot, enum drop_reason why)
 {
-	struct dropped *d = bpf_map_lookup_elem(&drops, &slot);
-
-	if (d && why < DROP_REASONS)
-		__sync_fetch_and_add(&d->packets[why], frames(skb));
-	return VERDICT_DROP;
+	count_drop(slot, why, frames(skb));
+	return TCX_VERDICT_DROP;
 }
 
 /* The entry of the device that a frame is at. */

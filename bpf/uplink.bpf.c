@@ -7,20 +7,21 @@
 #include <linux/in6.h>
 
 #include "ecn.h"
-#include "ends.h"
+#include "egress.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 /* Addresses of one uplink. */
 #define MAX_ADDRESSES 16
 
-/* Where the frames with a key go, and what else they must show to get in. */
-struct arrival {
+/* A tunnel as frames arrive by it: where those with its key go, and what else
+ * they must show to get in. */
+struct tunnel {
 	struct in6_addr remote, local; /* IPv4 as ::ffff:a.b.c.d */
 	__u32 slot;    /* of the port, in devices and counters */
-	__u32 base;    /* of its node, in egress */
+	__u32 block;   /* of its node, in egress_index */
 	__u32 longest; /* inner frame, bytes */
-	__u32 tap;     /* its slot again, if copies are wanted of what arrives; else 0 */
+	__u32 tap;     /* METADATA_TAP: copies are wanted of what arrives */
 };
 
 /* How an uplink's program is attached. */
@@ -33,11 +34,11 @@ struct uplink {
 	__u32 slot;
 	enum uplink_mode mode;
 	__u32 count; /* of addresses */
-	__u32 marked; /* it has to be told of encapsulation: see encap.h */
+	__u32 encap_offload; /* it must be told of encapsulation: see encap.h */
 	struct in6_addr address[MAX_ADDRESSES]; /* that tunnels end at */
 };
 
-_Static_assert(sizeof(struct arrival) == 48, "the agent shares this layout");
+_Static_assert(sizeof(struct tunnel) == 48, "the agent shares this layout");
 _Static_assert(sizeof(struct uplink) == 272, "the agent shares this layout");
 
 struct {
@@ -45,8 +46,8 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, MAX_PORTS);
 	__type(key, __be32); /* of GRE */
-	__type(value, struct arrival);
-} arrivals SEC(".maps");
+	__type(value, struct tunnel);
+} tunnels SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -63,7 +64,7 @@ struct {
 	__uint(max_entries, 64 * MAX_ADDRESSES);
 	__type(key, struct in6_addr);
 	__type(value, __u32);
-} locals SEC(".maps");
+} tunnel_addrs SEC(".maps");
 
 /*
  * The outer headers of a packet, as far as they are read. The fault is kept
@@ -74,7 +75,7 @@ struct received {
 	__u32 before; /* bytes up to the inner frame */
 	__u32 packet; /* bytes of the outer Ethernet header and packet, as it says */
 	int fault;    /* enum drop_reason, or SOUND */
-	int marked;   /* the underlay is congested */
+	int congested; /* the underlay has marked it (ECN) */
 };
 
 #define SOUND -1
@@ -83,17 +84,11 @@ static __noinline int reject(const struct xdp_md *ctx, const struct in6_addr *lo
 {
 	__u32 ifindex = ctx->ingress_ifindex;
 	struct uplink *u;
-	struct dropped *d;
-	__u32 slot;
 
-	if (!local || !bpf_map_lookup_elem(&locals, local))
+	if (!local || !bpf_map_lookup_elem(&tunnel_addrs, local))
 		return XDP_PASS;
 	u = bpf_map_lookup_elem(&uplinks, &ifindex);
-	slot = u ? u->slot : 0;
-	d = bpf_map_lookup_elem(&drops, &slot);
-	if (d && why < DROP_REASONS)
-		__sync_fetch_and_add(&d->packets[why], 1);
-	return XDP_DROP;
+	return drop_xdp(u ? u->slot : 0, why);
 }
 
 static __always_inline void map_ipv4(struct in6_addr *to, __be32 address)
@@ -111,14 +106,14 @@ static __always_inline int same(const struct in6_addr *a, const struct in6_addr 
 /* read4 and read6 return whether the packet is GRE. */
 static __always_inline int read4(struct cursor *c, struct received *r)
 {
-	struct iphdr *ip = take_ipv4(c);
+	struct iphdr *ip = parse_ipv4(c);
 
 	if (!ip || ip->protocol != PROTOCOL_GRE)
 		return 0;
 	map_ipv4(&r->remote, ip->saddr);
 	map_ipv4(&r->local, ip->daddr);
-	r->marked = marked4(ip);
-	r->before = EGRE4_ROOM;
+	r->congested = has_ce4(ip);
+	r->before = EGRE4_HEADER;
 	r->packet = sizeof(struct ethhdr) + bpf_ntohs(ip->tot_len);
 	if (ip->ihl != 5)
 		r->fault = DROP_OPTIONS;
@@ -131,15 +126,15 @@ static __always_inline int read4(struct cursor *c, struct received *r)
 
 static __always_inline int read6(struct cursor *c, struct received *r)
 {
-	struct ipv6hdr *ip = take_ipv6(c);
+	struct ipv6hdr *ip = parse_ipv6(c);
 	__u8 *next;
 
 	if (!ip)
 		return 0;
 	r->remote = ip->saddr;
 	r->local = ip->daddr;
-	r->marked = marked6(ip);
-	r->before = EGRE6_ROOM;
+	r->congested = has_ce6(ip);
+	r->before = EGRE6_HEADER;
 	r->packet = sizeof(struct ethhdr) + sizeof(*ip) + bpf_ntohs(ip->payload_len);
 	switch (ip->nexthdr) {
 	case PROTOCOL_GRE:
@@ -155,7 +150,7 @@ static __always_inline int read6(struct cursor *c, struct received *r)
 	default:
 		return 0;
 	}
-	next = take(c, 1);
+	next = parse(c, 1);
 	return next && *next == PROTOCOL_GRE;
 }
 
@@ -179,9 +174,9 @@ int uplink_in(struct xdp_md *ctx)
 {
 	struct received r = {.fault = SOUND};
 	struct cursor c = start_of(ctx);
-	struct ethhdr *eth = take_eth(&c);
+	struct ethhdr *eth = parse_eth(&c);
 	__u64 length = bpf_xdp_get_buff_len(ctx);
-	struct arrival *a;
+	struct tunnel *t;
 	struct gre *gre;
 	__u32 inner;
 	__be32 key;
@@ -201,7 +196,7 @@ int uplink_in(struct xdp_md *ctx)
 		return reject(ctx, &r.local, r.fault);
 	if (r.packet > length)
 		return reject(ctx, &r.local, DROP_LENGTH);
-	gre = take(&c, sizeof(*gre));
+	gre = parse(&c, sizeof(*gre));
 	if (!gre || r.packet < r.before)
 		return reject(ctx, &r.local, DROP_RUNT);
 	r.fault = gre_fault(gre);
@@ -210,29 +205,21 @@ int uplink_in(struct xdp_md *ctx)
 	if (r.packet < r.before + sizeof(struct ethhdr))
 		return reject(ctx, &r.local, DROP_RUNT);
 	key = gre->key;
-	a = bpf_map_lookup_elem(&arrivals, &key);
-	if (!a || !same(&a->remote, &r.remote) || !same(&a->local, &r.local))
+	t = bpf_map_lookup_elem(&tunnels, &key);
+	if (!t || !same(&t->remote, &r.remote) || !same(&t->local, &r.local))
 		return reject(ctx, &r.local, DROP_UNKNOWN_PEER);
 
 	inner = r.packet - r.before;
-	if (inner > a->longest) {
-		count_drop(a->slot, DROP_LONG, 1);
-		return XDP_DROP;
-	}
+	if (inner > t->longest)
+		return drop_xdp(t->slot, DROP_LONG);
 	/* Padding of the outer frame is none of the inner one's. */
 	if ((length > r.packet && bpf_xdp_adjust_tail(ctx, (int)r.packet - (int)length)) ||
-	    bpf_xdp_adjust_head(ctx, r.before) || give_token(ctx, a->base, a->tap)) {
-		count_drop(a->slot, DROP_UNEDITABLE, 1);
-		return XDP_DROP;
-	}
-	if (r.marked && take_mark(ctx)) {
-		count_drop(a->slot, DROP_CONGESTION, 1);
-		return XDP_DROP;
-	}
-	if (bpf_redirect_map(&devices, a->slot, XDP_DROP) != XDP_REDIRECT) {
-		count_drop(a->slot, DROP_UNJOINED, 1);
-		return XDP_DROP;
-	}
-	count_fast_to(a->slot, inner);
+	    bpf_xdp_adjust_head(ctx, r.before) || push_metadata(ctx, t->block, t->slot | t->tap))
+		return drop_xdp(t->slot, DROP_UNEDITABLE);
+	if (r.congested && propagate_ce(ctx))
+		return drop_xdp(t->slot, DROP_CONGESTION);
+	if (bpf_redirect_map(&devices, t->slot, XDP_DROP) != XDP_REDIRECT)
+		return drop_xdp(t->slot, DROP_UNJOINED);
+	count_fast_to(t->slot, inner);
 	return XDP_REDIRECT;
 }

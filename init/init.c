@@ -19,13 +19,16 @@
  *
  * The table is a list of strings, each ended by a NUL: "trellis-services-1",
  * the number of services, and for each: name, kind ("d" a daemon, "o" runs
- * once), generation (any change restarts the service), uid, gid, working
+ * once, "f" starts again if it fails), generation (any change restarts the service), uid, gid, working
  * directory, path to wait for before starting ("" none; at most 5 s), number of
  * arguments, the arguments, number of variables, the variables.
  *
  * The status is text: "trellis-status-1 SEQ", a line "name state pid restarts
  * exit" for each service, "end SEQ". A reader that finds the two SEQ differ
  * reads again.
+ *
+ * What a service prints, and how it ended, is in /run/trellis/NAME.log, and in
+ * NAME.log.1 what was there before that grew to MAX_LOG.
  */
 #include "sys.h"
 #include "text.h"
@@ -34,7 +37,7 @@ enum {
 	GO = 3, STATUS = 4, TABLE = 5,
 	MAX_SERVICES = 24,
 	MAX_TABLE = 64 << 10,
-	MAX_LOG = 32 << 10,
+	MAX_LOG = 16 << 10,
 	NAME = 32,
 	FIRST_PAUSE = 100, LAST_PAUSE = 30000, LONG_RUN = 10000, /* ms */
 	STOP_TIME = 5000, READY_TIME = 5000, READY_POLL = 10,	 /* ms */
@@ -47,7 +50,8 @@ struct service {
 	const char *record; /* of the current table; what follows the name */
 	u32 length;
 	enum state state;
-	u8 once, removed;
+	char kind; /* see above */
+	u8 removed;
 	int pid, log; /* log: our end of the pipe that it writes to, or -1 */
 	u32 logged, restarts, pause;
 	int exit;
@@ -68,19 +72,20 @@ static u64 now(void)
 	return (u64)t.sec * 1000 + (u64)t.nsec / 1000000;
 }
 
+/* write_status reports, if there is anything new: the agent is woken by each report. */
 static void write_status(void)
 {
 	static const char *const words[] = {"free", "backoff", "running", "stopping", "exited"};
-	static char text[4096];
-	char *p = put(text, "trellis-status-1 ");
-	p = number(p, ++sequence);
-	*p++ = '\n';
+	static char text[4096], bodies[2][4000];
+	static u64 last = ~0UL;
+	static int turn;
+	char *body = bodies[turn], *p = body;
 	for (struct service *s = services; s < services + MAX_SERVICES; s++) {
 		if (s->state == FREE)
 			continue;
 		p = put(p, s->name);
 		*p++ = ' ';
-		p = put(p, words[s->state]);
+		p = put(p, s->state == WAITING && s->ready ? "waiting" : words[s->state]);
 		*p++ = ' ';
 		p = number(p, (u64)s->pid);
 		*p++ = ' ';
@@ -89,46 +94,63 @@ static void write_status(void)
 		p = number(p, (u64)s->exit);
 		*p++ = '\n';
 	}
-	p = put(p, "end ");
+	u64 size = (u64)(p - body);
+	if (size == last && same(body, bodies[!turn], size))
+		return;
+	last = size;
+	turn = !turn;
+	p = put(text, "trellis-status-1 ");
+	p = number(p, ++sequence);
+	*p++ = '\n';
+	memcpy(p, body, size);
+	p = put(p + size, "end ");
 	p = number(p, sequence);
 	*p++ = '\n';
 	SYS4(pwrite64, STATUS, text, p - text, 0);
 	SYS2(ftruncate, STATUS, p - text);
 }
 
-/* log_path writes /run/trellis/NAME.log. */
-static void log_path(const struct service *s, char *path)
+/* log_path writes /run/trellis/NAME.log and the suffix. */
+static void log_path(const struct service *s, char *path, const char *suffix)
 {
-	*put(put(put(path, "/run/trellis/"), s->name), ".log") = 0;
+	*put(put(put(put(path, "/run/trellis/"), s->name), ".log"), suffix) = 0;
 }
 
 /*
- * drain moves what a service wrote into its log, which starts over when it is
- * full. The file is opened anew each time: the node may remove or replace it.
+ * append writes to a service's log; a full one becomes the previous one. The
+ * file is opened anew each time: the node may remove or replace it.
  */
-static void drain(struct service *s)
+static void append(struct service *s, const char *data, u64 n)
+{
+	char path[NAME + 32], previous[NAME + 32];
+	log_path(s, path, "");
+	if (s->logged + n > MAX_LOG) {
+		log_path(s, previous, ".1");
+		SYS5(renameat2, AT_FDCWD, path, AT_FDCWD, previous, 0);
+		s->logged = 0;
+	}
+	i64 fd = SYS4(openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+	if (fd < 0)
+		return;
+	SYS3(write, fd, data, n);
+	s->logged += (u32)n;
+	SYS1(close, fd);
+}
+
+/* drain moves what a service wrote into its log; false: there is no more for now. */
+static int drain(struct service *s)
 {
 	static char data[4096];
-	char path[NAME + 32];
 	i64 n = SYS3(read, s->log, data, sizeof(data));
 	if (n == -EAGAIN || n == -EINTR)
-		return;
+		return 0;
 	if (n <= 0) {
 		SYS1(close, s->log);
 		s->log = -1;
-		return;
+		return 0;
 	}
-	int fresh = s->logged == 0 || s->logged + (u32)n > MAX_LOG;
-	log_path(s, path);
-	i64 fd = SYS4(openat, AT_FDCWD, path,
-		      O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | (fresh ? O_TRUNC : 0), 0644);
-	if (fd < 0)
-		return;
-	if (fresh)
-		s->logged = 0;
-	SYS4(pwrite64, fd, data, n, s->logged);
-	s->logged += (u32)n;
-	SYS1(close, fd);
+	append(s, data, (u64)n);
+	return 1;
 }
 
 /* execute replaces the process by the service's program, sought in PATH. */
@@ -159,7 +181,7 @@ static void execute(const char *const *argv, const char *const *env)
 	}
 }
 
-static void say(const char *s)
+static void print_error(const char *s)
 {
 	SYS3(write, 2, s, length(s));
 }
@@ -183,6 +205,10 @@ static void child(const struct service *s, int log)
 		env[i] = next(&at);
 
 	SYS1(setsid, 0);
+	/* Out of memory, the kernel kills a service before init, and with it the node. */
+	i64 fd = SYS3(openat, AT_FDCWD, "/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+	if (fd >= 0)
+		SYS3(write, fd, "400", 3);
 	SYS3(dup3, log, 1, 0);
 	SYS3(dup3, log, 2, 0);
 	SYS1(close, GO);
@@ -192,29 +218,29 @@ static void child(const struct service *s, int log)
 	if (uid || gid) {
 		u32 group = (u32)gid;
 		if (SYS2(setgroups, 1, &group) || SYS1(setgid, gid) || SYS1(setuid, uid)) {
-			say("trellis: cannot become the image's user\n");
+			print_error("trellis: cannot become the image's user\n");
 			SYS1(exit_group, 126);
 		}
 	}
 	if (SYS1(chdir, dir))
-		say("trellis: the working directory is missing\n");
+		print_error("trellis: the working directory is missing\n");
 	else
 		execute(argv, env);
-	say("trellis: cannot run ");
-	say(argv[0]);
-	say("\n");
+	print_error("trellis: cannot run ");
+	print_error(argv[0]);
+	print_error("\n");
 	SYS1(exit_group, 127);
 }
 
-static void fail_later(struct service *s)
+static void schedule_retry(struct service *s)
 {
 	s->state = WAITING;
 	s->due = now() + s->pause;
 	s->pause = s->pause * 2 > LAST_PAUSE ? LAST_PAUSE : s->pause * 2;
 }
 
-/* awaited is the path that a service waits for, "" if none. */
-static const char *awaited(const struct service *s)
+/* wait_path is the path that a service waits for, "" if none. */
+static const char *wait_path(const struct service *s)
 {
 	struct strings at = {s->record, s->record + s->length};
 	for (int i = 0; i < 5; i++)
@@ -224,7 +250,7 @@ static const char *awaited(const struct service *s)
 
 static void start(struct service *s)
 {
-	const char *path = awaited(s);
+	const char *path = wait_path(s);
 	if (*path && SYS3(faccessat, AT_FDCWD, path, 0)) {
 		if (!s->ready)
 			s->ready = now() + READY_TIME;
@@ -236,7 +262,7 @@ static void start(struct service *s)
 	s->ready = 0;
 	int ends[2];
 	if (SYS2(pipe2, ends, O_CLOEXEC)) {
-		fail_later(s);
+		schedule_retry(s);
 		return;
 	}
 	i64 pid = sys(NR_clone, SIGCHLD, 0, 0, 0, 0);
@@ -245,13 +271,14 @@ static void start(struct service *s)
 	SYS1(close, ends[1]);
 	if (pid < 0) { /* the node is out of processes or of memory */
 		SYS1(close, ends[0]);
-		fail_later(s);
+		schedule_retry(s);
 		return;
 	}
 	if (s->log >= 0)
 		SYS1(close, s->log);
+	/* Its other end may outlive the service: init must never wait for it. */
+	SYS3(fcntl, ends[0], F_SETFL, O_NONBLOCK);
 	s->log = ends[0];
-	s->logged = 0;
 	s->pid = (int)pid;
 	s->since = now();
 	s->state = RUNNING;
@@ -275,40 +302,52 @@ static void release(struct service *s)
 }
 
 /*
- * followers starts anew what waits for a path, since the daemon that makes the
- * path has ended: FRR's protocol daemons do not tell a new zebra their routes.
+ * restart_dependents starts anew what waits for a path, since the daemon that makes the
+ * path has ended: FRR's protocol daemons do not send a new zebra their routes again.
  * The stale path goes, so that they wait for the new one.
  */
-static void followers(void)
+static void restart_dependents(void)
 {
 	for (struct service *s = services; s < services + MAX_SERVICES; s++) {
-		if (s->state == FREE || !*awaited(s))
+		if (s->state == FREE || !*wait_path(s))
 			continue;
-		SYS3(unlinkat, AT_FDCWD, awaited(s), 0);
+		SYS3(unlinkat, AT_FDCWD, wait_path(s), 0);
 		stop(s);
 	}
 }
 
-static void ended(struct service *s, int status)
+/* log_exit adds to a service's log how it ended. */
+static void log_exit(struct service *s)
 {
-	int asked = s->state == STOPPING;
+	char text[64], *p = put(text, s->exit > 128 ? "trellis: ended by signal " : "trellis: ended with status ");
+	p = number(p, (u64)(s->exit > 128 ? s->exit - 128 : s->exit));
+	*p++ = '\n';
+	append(s, text, (u64)(p - text));
+}
+
+static void service_exited(struct service *s, int status)
+{
+	int asked = s->state == STOPPING, again;
 	u64 t = now();
-	if (!s->once || asked)
-		SYS2(kill, -s->pid, SIGKILL); /* what is left of its session */
-	if (s->log >= 0)
-		drain(s);
-	s->pid = 0;
 	s->exit = status & 0x7f ? 128 + (status & 0x7f) : status >> 8 & 0xff;
+	again = asked || s->kind == 'd' || (s->kind == 'f' && s->exit);
+	if (again)
+		SYS2(kill, -s->pid, SIGKILL); /* what is left of its session */
+	for (int i = 0; i < MAX_LOG / 4096 && s->log >= 0 && drain(s); i++)
+		;
+	if (!asked)
+		log_exit(s);
+	s->pid = 0;
 	if (s->removed || stopping) {
 		release(s);
 		return;
 	}
-	if (s->once && !asked) {
+	if (!again) {
 		s->state = EXITED;
 		return;
 	}
-	if (!*awaited(s))
-		followers();
+	if (!*wait_path(s))
+		restart_dependents();
 	s->restarts++;
 	if (asked || t - s->since >= LONG_RUN)
 		s->pause = FIRST_PAUSE;
@@ -316,7 +355,7 @@ static void ended(struct service *s, int status)
 		s->state = WAITING;
 		s->due = t;
 	} else
-		fail_later(s);
+		schedule_retry(s);
 }
 
 static void reap(void)
@@ -326,7 +365,7 @@ static void reap(void)
 	while ((pid = SYS4(wait4, -1, &status, WNOHANG, 0)) > 0)
 		for (struct service *s = services; s < services + MAX_SERVICES; s++)
 			if (s->pid == pid && s->state != FREE)
-				ended(s, status);
+				service_exited(s, status);
 }
 
 static struct service *find(const char *name)
@@ -339,7 +378,7 @@ static struct service *find(const char *name)
 }
 
 /* adopt gives the service called name its record, new or as it was. */
-static void adopt(const char *name, const char *record, u32 size, int once)
+static void adopt(const char *name, const char *record, u32 size, char kind)
 {
 	struct service *s = find(name);
 	int changed = !s || s->length != size || !same(s->record, record, size);
@@ -354,7 +393,7 @@ static void adopt(const char *name, const char *record, u32 size, int once)
 	}
 	s->record = record;
 	s->length = size;
-	s->once = (u8)once;
+	s->kind = kind;
 	s->removed = 0;
 	if (!changed)
 		return;
@@ -390,12 +429,12 @@ static void load(void)
 		s->removed = 1;
 	for (at = all; count--;) {
 		const char *name = next(&at), *record = at.at;
-		int once = *next(&at) == 'o';
+		char kind = *next(&at);
 		for (int j = 0; j < 5; j++)
 			next(&at);
 		skip(&at);
 		skip(&at);
-		adopt(name, record, (u32)(at.at - record), once);
+		adopt(name, record, (u32)(at.at - record), kind);
 	}
 	for (struct service *s = services; s < services + MAX_SERVICES; s++) {
 		if (!s->removed || s->state == FREE)
@@ -473,15 +512,21 @@ static void enter(char **args)
 	char **env = args;
 	while (*env)
 		env++;
+	/*
+	 * A session keyring of its own, without a name: the runtime would look its
+	 * name up among those of all nodes. The nodes' seccomp filter denies what
+	 * uses keyrings, so that a kernel without them lacks nothing.
+	 */
+	SYS2(keyctl, KEYCTL_JOIN_SESSION_KEYRING, 0);
 	for (i64 fd = first; fd < first + n; fd++) {
 		if (SYS3(write, fd, "0", 1) != 1) {
-			say("cannot join the cgroup of the node\n");
+			print_error("cannot join the cgroup of the node\n");
 			SYS1(exit_group, 125);
 		}
 		SYS1(close, fd);
 	}
 	SYS3(execve, args[0], args, env + 1);
-	say("cannot run the container runtime\n");
+	print_error("cannot run the container runtime\n");
 	SYS1(exit_group, 125);
 }
 

@@ -16,19 +16,19 @@ typedef long i64;
 enum {
 	NR_read = 0, NR_write = 1, NR_close = 3, NR_rt_sigprocmask = 14, NR_pread64 = 17,
 	NR_pwrite64 = 18, NR_clone = 56, NR_execve = 59, NR_wait4 = 61, NR_kill = 62,
-	NR_ftruncate = 77, NR_chdir = 80, NR_setuid = 105, NR_setgid = 106, NR_setsid = 112,
+	NR_fcntl = 72, NR_ftruncate = 77, NR_chdir = 80, NR_setuid = 105, NR_setgid = 106, NR_setsid = 112,
 	NR_setgroups = 116, NR_prctl = 157, NR_clock_gettime = 228, NR_exit_group = 231,
 	NR_openat = 257, NR_unlinkat = 263, NR_faccessat = 269, NR_ppoll = 271, NR_signalfd4 = 289, NR_dup3 = 292,
-	NR_pipe2 = 293,
+	NR_pipe2 = 293, NR_keyctl = 250, NR_renameat2 = 316,
 };
 #elif defined(__aarch64__)
 enum {
-	NR_dup3 = 24, NR_unlinkat = 35, NR_ftruncate = 46, NR_faccessat = 48, NR_chdir = 49, NR_openat = 56,
+	NR_dup3 = 24, NR_fcntl = 25, NR_unlinkat = 35, NR_ftruncate = 46, NR_faccessat = 48, NR_chdir = 49, NR_openat = 56,
 	NR_close = 57, NR_pipe2 = 59, NR_read = 63, NR_write = 64, NR_pread64 = 67,
 	NR_pwrite64 = 68, NR_ppoll = 73, NR_signalfd4 = 74, NR_exit_group = 94,
 	NR_clock_gettime = 113, NR_kill = 129, NR_rt_sigprocmask = 135, NR_setgid = 144,
 	NR_setuid = 146, NR_setsid = 157, NR_setgroups = 159, NR_prctl = 167, NR_clone = 220,
-	NR_execve = 221, NR_wait4 = 260,
+	NR_execve = 221, NR_wait4 = 260, NR_keyctl = 219, NR_renameat2 = 276,
 };
 #else
 #error "the node's init knows amd64 and arm64"
@@ -36,7 +36,7 @@ enum {
 
 enum {
 	AT_FDCWD = -100,
-	O_WRONLY = 1, O_RDWR = 2, O_CREAT = 0100, O_TRUNC = 01000, O_NONBLOCK = 04000,
+	O_WRONLY = 1, O_RDWR = 2, O_CREAT = 0100, O_APPEND = 02000, O_NONBLOCK = 04000,
 	O_CLOEXEC = 02000000,
 #if defined(__x86_64__)
 	O_NOFOLLOW = 0400000,
@@ -48,7 +48,9 @@ enum {
 	EINTR = 4, EAGAIN = 11,
 	WNOHANG = 1,
 	POLLIN = 1,
-	PR_SET_DUMPABLE = 4, PR_SET_NAME = 15,
+	F_SETFL = 4,
+	PR_SET_DUMPABLE = 4,
+	KEYCTL_JOIN_SESSION_KEYRING = 1,
 };
 
 struct timespec { i64 sec, nsec; };

@@ -20,15 +20,14 @@ import (
 	"trellis/internal/store"
 	"trellis/internal/substrate/container"
 	"trellis/internal/substrate/dataplane"
+	"trellis/internal/substrate/links"
 	"trellis/internal/substrate/netns"
-	"trellis/internal/substrate/port"
 )
 
 // Store is the part of the store that an agent uses.
 type Store interface {
 	WatchPlans(ctx context.Context, host string) <-chan store.PlanEvent
-	PutStatus(ctx context.Context, host, vnet string, st *store.Status) error
-	Statuses(ctx context.Context, vnet string) (map[string]*store.Status, error)
+	PutStatuses(ctx context.Context, host string, statuses map[string]*store.Status) error
 	Plan(ctx context.Context, host, vnet string) (*plan.Plan, error)
 }
 
@@ -48,47 +47,74 @@ type Config struct {
 	Log      *slog.Logger
 	// Uplinks are the underlay interfaces; none: links stay on this machine.
 	Uplinks []Uplink
+	// KeepFile lists networks that run here, that no plan mentions, and that are
+	// left alone all the same; see kept.go. Adopt puts all that runs now into it,
+	// RemoveAll empties it.
+	KeepFile         string
+	Adopt, RemoveAll bool
 }
 
 // Agent is the reconciler of one substrate node.
 type Agent struct {
-	cfg        Config
-	log        *slog.Logger
-	containers *container.Runtime
-	pins       string // the BPF file system
-	paths      *dataplane.Dataplane
-	uplinks    *uplinks // nil: none are configured
+	cfg         Config
+	log         *slog.Logger
+	containers  *container.Runtime
+	pins        string // the BPF file system
+	paths       *dataplane.Dataplane
+	uplinks     *uplinks // nil: none are configured
+	statuses    *statusWriter
+	devices     *links.Table
+	routeEvents *netns.RouteEvents
 
-	mu      sync.Mutex
-	workers map[string]*worker
-	running sync.WaitGroup
-	changed chan struct{} // see UnderlayChanged
-	swept   chan struct{} // closed when the leftovers without a plan have workers
+	small, large lane // see lanes.go
+	// converge makes one pass of a worker: (*worker).converge, but where a test stands
+	// in for the kernel.
+	converge func(*worker, *pass) error
+
+	mu       sync.Mutex
+	workers  map[string]*worker
+	ctx      context.Context // of the workers: Run's; nil: it was not called
+	running  sync.WaitGroup
+	changed  chan struct{} // see UnderlayChanged
+	services *changedServices
+	swept    chan struct{} // closed when the leftovers without a plan have workers
 }
 
 // New opens the kernel's facilities, and removes what a predecessor that was
 // killed had just begun to make.
 func New(cfg Config) (*Agent, error) {
+	a := &Agent{
+		cfg: cfg, log: cfg.Log, pins: filepath.Join(cfg.RunDir, "bpf"),
+		workers: map[string]*worker{}, services: newChangedServices(), changed: make(chan struct{}, 1), swept: make(chan struct{}),
+		statuses: newStatusWriter(cfg.Store, cfg.Host, cfg.Log), small: newLane(), large: newLane(),
+		converge: (*worker).converge,
+	}
 	containers, err := container.New(container.Config{
-		Instance: cfg.Instance, RunDir: cfg.RunDir, StateDir: cfg.StateDir, Runtime: cfg.Runtime,
+		Instance: cfg.Instance, RunDir: cfg.RunDir, StateDir: cfg.StateDir, Runtime: cfg.Runtime, Changed: a.nodeChanged, Log: cfg.Log,
 	})
 	if err != nil {
 		return nil, err
 	}
-	pins := filepath.Join(cfg.RunDir, "bpf")
-	if err := dataplane.Mount(pins); err != nil {
-		return nil, err
+	a.containers = containers
+	if err := dataplane.Mount(a.pins); err != nil {
+		return nil, errors.Join(err, containers.Close())
 	}
-	paths, err := dataplane.Open(pins)
+	paths, err := dataplane.Open(a.pins)
 	if err != nil {
-		return nil, fmt.Errorf("open the data plane: %w", err)
+		return nil, errors.Join(fmt.Errorf("open the data plane: %w", err), containers.Close())
 	}
-	a := &Agent{
-		cfg: cfg, log: cfg.Log, containers: containers, pins: pins, paths: paths,
-		workers: map[string]*worker{}, changed: make(chan struct{}, 1), swept: make(chan struct{}),
+	a.paths = paths
+	if a.devices, err = links.Open(cfg.Instance); err != nil {
+		return nil, errors.Join(err, paths.Close(), containers.Close())
 	}
-	if err := a.unmakeAll(); err != nil {
+	if a.routeEvents, err = netns.NewRouteEvents(); err != nil {
+		return nil, errors.Join(err, a.devices.Close(), paths.Close(), containers.Close())
+	}
+	if err := a.removeAllPending(); err != nil {
 		return nil, errors.Join(fmt.Errorf("tidy up after a predecessor: %w", err), a.Close())
+	}
+	if err := a.updateKept(); err != nil {
+		return nil, errors.Join(err, a.Close())
 	}
 	if a.uplinks, err = newUplinks(cfg.Uplinks, paths); err != nil {
 		return nil, errors.Join(err, a.Close())
@@ -104,43 +130,28 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := netns.RaiseNeighbourLimits(neighbours); err != nil {
 		return err
 	}
+	// What the workers report last is written when they have ended.
+	writing, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		a.statuses.run(writing)
+	}()
+	defer func() { stopWriting(); <-written }()
 	defer a.running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for _, task := range []func(context.Context){a.follow, a.refreshNeighbours} {
+	a.mu.Lock()
+	a.ctx = ctx
+	a.mu.Unlock()
+	for _, task := range []func(context.Context){a.followUnderlay, a.refreshNeighbours, a.followServices, a.resyncDataplane} {
 		a.running.Add(1)
 		go func() {
 			defer a.running.Done()
 			task(ctx)
 		}()
 	}
-	synced := false
-	for e := range a.cfg.Store.WatchPlans(ctx, a.cfg.Host) {
-		switch {
-		case e.Synced && !synced:
-			synced = true
-			if err := a.adoptStrays(ctx); err != nil {
-				return fmt.Errorf("look for what no plan mentions: %w", err)
-			}
-			close(a.swept)
-		case e.Synced:
-		case e.Err != nil:
-			a.log.Error("a plan cannot be read; what runs of it is left alone", "vnet", e.VNet, "err", e.Err)
-		case e.Plan == nil:
-			a.mu.Lock()
-			w := a.workers[e.VNet]
-			a.mu.Unlock()
-			if w != nil { // else there is nothing of it, or it was never known
-				w.forget()
-			}
-		default:
-			a.assign(ctx, e.VNet, e.Plan)
-		}
-	}
-	if ctx.Err() == nil {
-		return fmt.Errorf("the watch of this machine's plans has ended: the store is gone")
-	}
-	return nil
+	return a.followPlans(ctx, a.adoptStrays)
 }
 
 // Close lets go of the kernel's facilities. Where no network runs, it takes the
@@ -150,7 +161,7 @@ func (a *Agent) Close() error {
 	if a.uplinks != nil {
 		err = errors.Join(err, a.uplinks.underlay.Close())
 	}
-	err = errors.Join(err, a.paths.Close(), a.containers.Close())
+	err = errors.Join(err, a.routeEvents.Close(), a.devices.Close(), a.paths.Close(), a.containers.Close())
 	if err != nil || len(attached) > 0 {
 		return err
 	}
@@ -197,7 +208,11 @@ func (a *Agent) retire(w *worker) bool {
 // adoptStrays gives everything of this instance that no plan mentions a worker
 // with nothing to want, which removes it.
 func (a *Agent) adoptStrays(ctx context.Context) error {
-	owners, err := a.owners(ctx)
+	owners, err := a.owners()
+	if err != nil {
+		return err
+	}
+	kept, err := a.kept()
 	if err != nil {
 		return err
 	}
@@ -205,6 +220,10 @@ func (a *Agent) adoptStrays(ctx context.Context) error {
 		a.mu.Lock()
 		known := a.workers[vnet] != nil
 		a.mu.Unlock()
+		if !known && kept[vnet] {
+			a.log.Info("leaving alone what no plan mentions", "vnet", vnet)
+			continue
+		}
 		if !known {
 			a.log.Info("removing what no plan mentions", "vnet", vnet)
 			a.mu.Lock()
@@ -212,27 +231,31 @@ func (a *Agent) adoptStrays(ctx context.Context) error {
 			a.mu.Unlock()
 		}
 	}
+	if len(kept) > 0 {
+		return nil // files of nodes that are kept are not to be swept
+	}
 	return a.containers.Sweep(ctx)
 }
 
 // owners gives the names of the VNets that the machine holds anything of.
-func (a *Agent) owners(ctx context.Context) (map[string]bool, error) {
+func (a *Agent) owners() (map[string]bool, error) {
 	owners := map[string]bool{}
-	states, err := a.containers.List(ctx)
+	for _, vnet := range a.containers.VNets() {
+		owners[vnet] = true
+	}
+	saved, err := a.containers.SavedVNets()
 	if err != nil {
 		return nil, err
 	}
-	for _, s := range states {
-		owners[s.VNet] = true
+	for _, vnet := range saved {
+		owners[vnet] = true
 	}
-	devices, err := port.List(a.cfg.Instance)
+	vnets, err := a.devices.VNets()
 	if err != nil {
 		return nil, err
 	}
-	for _, d := range devices {
-		if vnet, _, ok := parseAlias(a.cfg.Instance, d.Alias); ok {
-			owners[vnet] = true
-		}
+	for _, vnet := range vnets {
+		owners[vnet] = true
 	}
 	attachments, err := a.paths.Read()
 	if err != nil {
@@ -242,4 +265,21 @@ func (a *Agent) owners(ctx context.Context) (map[string]bool, error) {
 		owners[at.VNet] = true
 	}
 	return owners, nil
+}
+
+// nodeChanged wakes the worker of a node whose init has ended, and has changes of its
+// services reported.
+func (a *Agent) nodeChanged(id container.ID) {
+	a.mu.Lock()
+	w := a.workers[id.VNet]
+	a.mu.Unlock()
+	if w == nil {
+		return
+	}
+	switch s, ok := a.containers.Get(id); {
+	case ok && s.Running:
+		a.services.add(id)
+	case w.wasRunning(id.Node):
+		w.notify()
+	}
 }

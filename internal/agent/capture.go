@@ -11,10 +11,10 @@ import (
 	"trellis/internal/substrate/probe"
 )
 
-// Capture implements [vnp.Substrate]. What the fast path carries past the node's
+// Capture implements [agentapi.Agent]. What the fast path carries past the node's
 // packet sockets is copied by its program.
 func (a *Agent) Capture(ctx context.Context, vnet, node, iface string, snaplen uint32, count uint64, w io.Writer) error {
-	s, err := a.state(ctx, vnet, node)
+	s, err := a.state(vnet, node)
 	if err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func (a *Agent) receiving(vnet, object string) (int, error) {
 	if a.paths.FastPathSupported() != nil {
 		return 0, nil
 	}
-	links, err := port.List(a.cfg.Instance)
+	devices, err := a.devices.Of(vnet)
 	if err != nil {
 		return 0, err
 	}
@@ -54,13 +54,13 @@ func (a *Agent) receiving(vnet, object string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	for _, l := range links {
-		if owner, name, ok := parseAlias(a.cfg.Instance, l.Alias); !ok || owner != vnet || name != object || l.Kind != port.KindPort {
+	for _, d := range devices {
+		if d.Object != object || d.Kind != port.KindPort {
 			continue
 		}
 		for _, at := range attached {
-			if at.Device == l.Device && at.Index == l.Index && at.Inner {
-				return l.Index, nil
+			if at.Device == d.Device && at.Index == d.Index && at.TakesXDP {
+				return d.Index, nil
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"trellis/internal/substrate/container"
 	"trellis/internal/substrate/netns"
 )
 
@@ -40,13 +41,10 @@ func (a *Agent) askNeighbours(ctx context.Context) error {
 	if len(fast) == 0 {
 		return nil
 	}
-	states, err := a.containers.List(ctx)
-	if err != nil {
-		return err
-	}
 	var errs []error
-	for _, s := range states {
-		if ctx.Err() != nil || !s.Running || !s.Released || !fast[[2]string{s.VNet, s.Node}] {
+	for _, id := range fast {
+		s, ok := a.containers.Get(id)
+		if ctx.Err() != nil || !ok || !s.Running || !s.Released {
 			continue
 		}
 		ns, err := netns.OfPid(s.Pid)
@@ -62,12 +60,12 @@ func (a *Agent) askNeighbours(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// fastNodes gives the nodes that may be on the fast path, by VNet and name.
-func (a *Agent) fastNodes() map[[2]string]bool {
-	fast := map[[2]string]bool{}
+// fastNodes gives the nodes that may be on the fast path.
+func (a *Agent) fastNodes() []container.ID {
 	if a.paths.FastPathSupported() != nil {
-		return fast
+		return nil
 	}
+	var fast []container.ID
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, w := range a.workers {
@@ -75,7 +73,7 @@ func (a *Agent) fastNodes() map[[2]string]bool {
 		if w.want != nil && len(w.want.Tunnels) > 0 {
 			for i := range w.want.Nodes {
 				if n := &w.want.Nodes[i]; !n.NoFastPath {
-					fast[[2]string{w.vnet, n.Name}] = true
+					fast = append(fast, container.ID{VNet: w.vnet, Node: n.Name})
 				}
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"trellis/internal/agent/reconcile"
 	"trellis/internal/routing"
@@ -13,8 +14,7 @@ import (
 	"trellis/internal/vnet"
 )
 
-// reload brings new daemon configuration and a new /etc/hosts into a running
-// node without disturbing what stays the same.
+// reload brings new daemon configuration into a running node without disturbing what stays the same.
 func (r *runner) reload(ctx context.Context, s reconcile.Step) error {
 	n := r.nodes[s.Node]
 	id := r.id(s.Node)
@@ -25,8 +25,7 @@ func (r *runner) reload(ctx context.Context, s reconcile.Step) error {
 	if todo.RestartNode {
 		return errors.New("the change needs a new container: this is a defect, please report it") // Boot covers the services
 	}
-	files := append([]vnet.File{{Path: "/etc/hosts", Content: r.want.Hosts, Mode: 0o644}}, todo.Files...)
-	if err := r.a.containers.WriteFiles(ctx, id, files); err != nil {
+	if err := r.a.containers.WriteFiles(ctx, id, todo.Files); err != nil {
 		return err
 	}
 	for _, argv := range todo.Commands {
@@ -46,12 +45,30 @@ func (r *runner) reload(ctx context.Context, s reconcile.Step) error {
 // in order; the first that fails fails the VNet, since what follows relies on it.
 func (r *runner) exec(ctx context.Context, s reconcile.Step) error {
 	n := r.nodes[s.Node]
+	limit := n.ExecTimeout
+	if limit == 0 {
+		limit = vnet.DefaultExecTimeout
+	}
+	defer r.w.report.doing("")
 	for _, line := range n.Exec {
-		if err := r.command(ctx, r.id(s.Node), []string{"/bin/sh", "-c", line}); err != nil {
+		r.w.report.doing(fmt.Sprintf("%s runs `%s`", n.Name, line))
+		if err := r.commandWithin(ctx, limit, r.id(s.Node), []string{"/bin/sh", "-c", line}); err != nil {
 			return err
 		}
 	}
 	return r.mark(s.Node, func(m *applied) { m.Exec = r.marks(n).Exec })
+}
+
+// commandWithin runs a command in a node, for so long at most.
+func (r *runner) commandWithin(ctx context.Context, limit time.Duration, id container.ID, argv []string) error {
+	bounded, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := r.command(bounded, id, argv)
+	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
+		return fmt.Errorf("%q in %s was ended after %v: a command that is to stay, such as a server, belongs under cmd; one that takes longer needs a larger exec-timeout",
+			strings.Join(argv, " "), id, limit)
+	}
+	return err
 }
 
 // command runs a command in a node and fails with what it printed.

@@ -18,9 +18,10 @@ import (
 	"trellis/internal/routing"
 	"trellis/internal/substrate/container"
 	"trellis/internal/substrate/dataplane"
+	"trellis/internal/substrate/links"
 	"trellis/internal/substrate/netns"
 	"trellis/internal/substrate/port"
-	"trellis/internal/substrate/shaper"
+	"trellis/internal/tunnel"
 )
 
 // observed is what the machine holds of one VNet, with handles on it.
@@ -64,22 +65,12 @@ func parseApplied(fingerprint string) (m applied) {
 	return m
 }
 
-// parseAlias takes a device's alias apart; see plan.Alias.
-func parseAlias(instance, alias string) (vnet, object string, ok bool) {
-	rest, ok := strings.CutPrefix(alias, "trellis:"+instance+":")
-	if !ok {
-		return "", "", false
-	}
-	vnet, object, ok = strings.Cut(rest, "/")
-	return vnet, object, ok
-}
-
 // observe reads what the machine holds of a VNet, and what a plan for it needs
-// to know of the machine.
-func (a *Agent) observe(ctx context.Context, want *plan.Plan) (*observed, error) {
+// to know of the machine; confined, of the plan's nodes alone.
+func (a *Agent) observe(ctx context.Context, want *plan.Plan, confined bool) (*observed, error) {
 	name := want.VNet
 	o := &observed{
-		kernel: reconcile.Kernel{Nodes: map[string]reconcile.Node{}, Devices: map[string]reconcile.Device{}, Ways: a.ways(want)},
+		kernel: reconcile.Kernel{Nodes: map[string]reconcile.Node{}, Devices: map[string]reconcile.Device{}, Routes: a.underlayRoutes(want)},
 		states: map[string]container.State{}, marks: map[string]applied{},
 		spaces: map[string]*netns.NS{}, index: map[string]int{}, owner: map[string]string{},
 	}
@@ -89,20 +80,21 @@ func (a *Agent) observe(ctx context.Context, want *plan.Plan) (*observed, error)
 	if err := a.observeDevices(name, o); err != nil {
 		return nil, fmt.Errorf("read the devices of %s: %w", name, err)
 	}
-	states, err := a.containers.List(ctx)
+	states, err := a.containers.List(ctx, name)
 	if err != nil {
 		return nil, fmt.Errorf("read the containers of %s: %w", name, err)
 	}
 	for _, s := range states {
-		if s.VNet == name {
-			o.states[s.Node] = s
-		}
+		o.states[s.Node] = s
+	}
+	if confined {
+		o.confine(want)
 	}
 	if err := o.observeNodes(ctx); err != nil {
 		o.close()
 		return nil, err
 	}
-	for node, why := range a.unfast(name) {
+	for node, why := range a.fastPathBlockers(name) {
 		if n, ok := o.kernel.Nodes[node]; ok {
 			n.NoFastPath = why
 			o.kernel.Nodes[node] = n
@@ -111,37 +103,31 @@ func (a *Agent) observe(ctx context.Context, want *plan.Plan) (*observed, error)
 	return o, nil
 }
 
-// observeDevices reads the root context. The helper pair that shapes what a
-// port sends into its LAN counts as a part of the port.
+// observeDevices reads the root context. What a helper pair does for its port
+// counts as the port's.
 func (a *Agent) observeDevices(name string, o *observed) error {
-	links, err := port.List(a.cfg.Instance)
+	devices, err := a.devices.Of(name)
 	if err != nil {
 		return err
 	}
-	names := make(map[int]string, len(links))
-	mine := map[string]port.State{}
-	label := map[string]string{}
-	for _, l := range links {
+	names := make(map[int]string, len(devices))
+	mine := make(map[string]links.Device, len(devices))
+	label := make(map[string]string, len(devices))
+	for _, l := range devices {
 		names[l.Index] = l.Device
-		if vnet, object, ok := parseAlias(a.cfg.Instance, l.Alias); ok && vnet == name {
-			mine[l.Device] = l
-			o.index[l.Device] = l.Index
-			o.owner[l.Device], _, _ = strings.Cut(object, ":")
-			label[l.Device] = object
-			if lan, ok := strings.CutPrefix(object, "@"); ok {
-				lan, peer, tunnel := strings.Cut(lan, ">")
-				if label[l.Device] = "lan " + lan; tunnel {
-					label[l.Device] += " to " + peer
-				}
+		mine[l.Device] = l
+		o.index[l.Device] = l.Index
+		o.owner[l.Device], _, _ = strings.Cut(l.Object, ":")
+		label[l.Device] = l.Object
+		if lan, ok := strings.CutPrefix(l.Object, "@"); ok {
+			lan, peer, tunnel := strings.Cut(lan, ">")
+			if label[l.Device] = "lan " + lan; tunnel {
+				label[l.Device] += " to " + peer
 			}
 		}
 	}
 	if len(mine) == 0 {
 		return nil
-	}
-	queues, err := shaper.Read()
-	if err != nil {
-		return err
 	}
 	all, err := a.paths.Read(name)
 	if err != nil {
@@ -153,21 +139,21 @@ func (a *Agent) observeDevices(name string, o *observed) error {
 			attached[at.Device] = at
 		}
 	}
-	part := map[string]bool{} // helpers of ports that are there
+	helping := map[string]bool{} // helpers of ports that are there
 	for device, l := range mine {
 		if l.Kind == port.KindHelper {
 			continue
 		}
 		at, ok := attached[device]
 		d := reconcile.Device{
-			Owner: label[device], Bridge: l.Kind == port.KindBridge, Up: l.Up, MTU: l.MTU, Master: l.Master, Egress: queues[l.Index].Shape,
+			Owner: label[device], Bridge: l.Kind == port.KindBridge, Up: l.Up, MTU: l.MTU, Master: l.Master, Egress: l.Shape,
 			Attached: ok, Peer: names[at.Peer], PeerMAC: at.PeerMAC, Shaped: at.Mode == dataplane.Shaped,
-			Path: pathOf(at), Receives: at.Inner, Fast: at.Fast,
+			Path: pathOf(at), Receives: at.TakesXDP, Fast: at.Fast,
 		}
 		switch shapedEnd, behind := port.HelperNames(device); {
 		case l.Kind == port.KindTunnel:
 			member := port.TunnelMember(device)
-			part[member] = true
+			helping[member] = true
 			h := mine[member]
 			d.Up = l.Up && h.Up
 			if attached[member].Mode == dataplane.Switched {
@@ -177,11 +163,11 @@ func (a *Agent) observeDevices(name string, o *observed) error {
 				d.MTU = 0 // neither
 			}
 		case mine[behind].Device != "":
-			part[shapedEnd], part[behind] = true, true
+			helping[shapedEnd], helping[behind] = true, true
 			if mine[shapedEnd].MTU != l.MTU || mine[behind].MTU != l.MTU {
 				d.MTU = 0 // none of them
 			}
-			d.Ingress = queues[mine[shapedEnd].Index].Shape
+			d.Helper, d.Ingress = true, mine[shapedEnd].Shape
 			end := attached[behind]
 			d.Attached = ok && d.Peer == shapedEnd && (end.Mode == dataplane.Switched || end.Role == dataplane.Port)
 			if d.Attached && end.Mode == dataplane.Switched {
@@ -195,7 +181,7 @@ func (a *Agent) observeDevices(name string, o *observed) error {
 		o.kernel.Devices[device] = d
 	}
 	for device, l := range mine {
-		if l.Kind == port.KindHelper && !part[device] {
+		if l.Kind == port.KindHelper && !helping[device] {
 			o.kernel.Devices[device] = reconcile.Device{Owner: label[device]}
 		}
 	}
@@ -203,29 +189,11 @@ func (a *Agent) observeDevices(name string, o *observed) error {
 }
 
 // pathOf gives the path that an attachment is connected with.
-func pathOf(at dataplane.Attachment) reconcile.Path {
+func pathOf(at dataplane.Attachment) tunnel.Path {
 	if at.Path == nil {
-		return reconcile.Path{}
+		return tunnel.Path{}
 	}
-	p := at.Path
-	return reconcile.Path{
-		Ends: reconcile.Ends{Local: p.Local, Remote: p.Remote}, Key: p.Key, MTU: p.LinkMTU,
-		Way: reconcile.Way{Uplink: p.Uplink, Source: p.Source, NextHop: p.NextHop, MTU: p.UnderlayMTU},
-	}
-}
-
-// groupShared reports whether a device that is not the VNet's is in its group.
-func (a *Agent) groupShared(name string, group uint32) (bool, error) {
-	links, err := port.List(a.cfg.Instance)
-	if err != nil {
-		return false, err
-	}
-	for _, l := range links {
-		if vnet, _, _ := parseAlias(a.cfg.Instance, l.Alias); l.Group == group && vnet != name {
-			return true, nil
-		}
-	}
-	return false, nil
+	return *at.Path
 }
 
 // observeNodes reads the insides of the running nodes, side by side.

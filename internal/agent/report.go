@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -10,31 +8,20 @@ import (
 	"trellis/internal/store"
 )
 
-const (
-	// reportEvery bounds how often a VNet's status is written while it changes.
-	reportEvery = 200 * time.Millisecond
-	// reportAgain is when a status is written again that the store did not take
-	// because it was away.
-	reportAgain = time.Second
-)
-
-// reporter writes the status of one VNet to the store: at once when the phase
-// changes, otherwise at most once in reportEvery.
+// reporter holds the status of one VNet. No method waits for the store: a changed
+// status is marked dirty, and the agent's [statusWriter] writes the latest one.
 type reporter struct {
-	a    *Agent
-	vnet string
+	writer *statusWriter
+	vnet   string
 
 	mu     sync.Mutex
-	status store.Status
-	silent bool // nobody wants to know: the VNet is forgotten
-	last   time.Time
-	timer  *time.Timer
-	closed bool
-
-	writing sync.Mutex // keeps writes in order
+	status store.Status // Nodes is replaced, never changed in place
+	silent bool         // nobody wants to know: the VNet is forgotten
 }
 
-func newReporter(a *Agent, vnet string) *reporter { return &reporter{a: a, vnet: vnet} }
+func newReporter(writer *statusWriter, vnet string) *reporter {
+	return &reporter{writer: writer, vnet: vnet}
+}
 
 // begin starts a pass over a plan.
 func (r *reporter) begin(p *plan.Plan, silent bool) {
@@ -46,79 +33,28 @@ func (r *reporter) begin(p *plan.Plan, silent bool) {
 	}
 }
 
-// update changes the status and has it written soon, or at once.
-func (r *reporter) update(now bool, change func(*store.Status)) {
+// update changes the status and has it written soon, or with urgent at once.
+func (r *reporter) update(urgent bool, change func(*store.Status)) {
 	r.mu.Lock()
 	change(&r.status)
-	if r.silent || r.closed {
-		r.mu.Unlock()
-		return
-	}
-	if !now {
-		if wait := reportEvery - time.Since(r.last); wait > 0 {
-			if r.timer == nil {
-				r.timer = time.AfterFunc(wait, r.flush)
-			}
-			r.mu.Unlock()
-			return
-		}
-	}
+	silent := r.silent
 	r.mu.Unlock()
-	r.flush()
-}
-
-// flush writes the status as it is.
-func (r *reporter) flush() {
-	r.writing.Lock()
-	defer r.writing.Unlock()
-	r.mu.Lock()
-	if r.timer != nil {
-		r.timer.Stop()
-		r.timer = nil
-	}
-	if r.silent || r.closed {
-		r.mu.Unlock()
-		return
-	}
-	r.last = time.Now()
-	st := r.status
-	nodes := make(map[string]store.NodeState, len(st.Nodes))
-	for k, v := range st.Nodes {
-		nodes[k] = v
-	}
-	st.Nodes = nodes
-	r.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	err := r.a.cfg.Store.PutStatus(ctx, r.a.cfg.Host, r.vnet, &st)
-	switch {
-	case err == nil, errors.Is(err, store.ErrNotFound):
-	case errors.Is(err, store.ErrAway): // the store has said so
-		r.a.log.Debug("the status of a VNet waits for the store", "vnet", r.vnet)
-		r.mu.Lock()
-		if r.timer == nil && !r.closed {
-			r.timer = time.AfterFunc(reportAgain, r.flush)
-		}
-		r.mu.Unlock()
-	default:
-		r.a.log.Error("the status of a VNet could not be written", "vnet", r.vnet, "err", err)
+	if !silent {
+		r.writer.enqueue(r, urgent)
 	}
 }
 
-func (r *reporter) stop() {
+// snapshot gives the status as it is now; false if nobody wants to know it.
+func (r *reporter) snapshot() (store.Status, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.closed = true
-	if r.timer != nil {
-		r.timer.Stop()
-		r.timer = nil
-	}
+	return r.status, !r.silent
 }
 
 // phase enters a phase.
 func (r *reporter) phase(p store.Phase) {
 	r.update(true, func(s *store.Status) {
-		s.Phase, s.Error = p, ""
+		s.Phase, s.Error, s.Attempt, s.RetryAt, s.Doing = p, "", 0, time.Time{}, ""
 		switch now := time.Now(); p {
 		case store.PhaseCreated:
 			s.CreatedAt = now
@@ -129,12 +65,26 @@ func (r *reporter) phase(p store.Phase) {
 	})
 }
 
-// paths enters the paths of the VNet that are in trouble.
-func (r *reporter) paths(named []store.PathTrouble, count int) {
-	r.update(false, func(s *store.Status) { s.Paths, s.PathsInTrouble = named, count })
+// paths enters the paths of the VNet that are down or too narrow.
+func (r *reporter) paths(named []store.PathFault, count int) {
+	r.update(false, func(s *store.Status) { s.Paths, s.FaultyPaths = named, count })
 }
 
-// fail ends a pass with an error.
-func (r *reporter) fail(err error) {
-	r.update(true, func(s *store.Status) { s.Phase, s.Error = store.PhaseFailed, err.Error() })
+// givenUpAfter is how many passes fail in a row before the VNet counts as failed.
+// The agent tries on, at its longest pause.
+const givenUpAfter = 6
+
+// retry ends a pass that has failed and will be repeated.
+func (r *reporter) retry(err error, attempt int, at time.Time) {
+	r.update(true, func(s *store.Status) {
+		s.Error, s.Attempt, s.RetryAt, s.Doing = err.Error(), attempt, at, ""
+		if attempt >= givenUpAfter {
+			s.Phase = store.PhaseFailed
+		}
+	})
+}
+
+// doing enters what the agent waits for that may take long; "": nothing.
+func (r *reporter) doing(what string) {
+	r.update(false, func(s *store.Status) { s.Doing = what })
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -41,7 +42,8 @@ type runner struct {
 	tunnels map[string]*plan.Tunnel
 	owners  map[string]string // the nodes of the ports, by device
 
-	done atomic.Int64
+	confined bool // the pass does not look at all nodes; see scope.go
+	done     atomic.Int64
 
 	mu   sync.Mutex
 	held map[string]*container.Held // started and not yet released
@@ -76,11 +78,13 @@ func newRunner(w *worker, want *plan.Plan, seen *observed) *runner {
 var handlers = map[reconcile.Op]func(*runner, context.Context, []reconcile.Step) error{
 	reconcile.Stop:         (*runner).stop,
 	reconcile.RemovePort:   (*runner).removeDevices,
+	reconcile.RemoveHelper: (*runner).removeHelpers,
 	reconcile.RemoveBridge: (*runner).removeDevices,
 	reconcile.Start:        each((*runner).start),
 	reconcile.AddBridge:    (*runner).addBridges,
 	reconcile.AddPort:      (*runner).addPorts,
 	reconcile.AddTunnel:    (*runner).addTunnels,
+	reconcile.AddHelper:    (*runner).addHelpers,
 	reconcile.Receive:      (*runner).receive,
 	reconcile.Unplug:       (*runner).unplug,
 	reconcile.Join:         (*runner).join,
@@ -129,8 +133,9 @@ func (r *runner) advance(n int) {
 	r.w.report.update(false, func(s *store.Status) { s.Done = done })
 }
 
-// run carries out all steps, kind by kind.
-func (r *runner) run(ctx context.Context) (err error) {
+// run carries out all steps, kind by kind, in turns of the lane.
+func (r *runner) run(p *pass, l lane) (err error) {
+	ctx := p.steps
 	r.roundShapes()
 	steps := reconcile.Diff(r.want, r.seen.kernel, r.wait)
 	phase := store.PhaseCreating
@@ -138,8 +143,8 @@ func (r *runner) run(ctx context.Context) (err error) {
 		phase = store.PhaseRemoving
 	}
 	r.w.report.update(len(steps) > 0, func(s *store.Status) {
-		s.Phase, s.Done, s.Total, s.Error = phase, 0, len(steps), ""
-		s.Nodes = r.states(steps)
+		s.Phase, s.Done, s.Total = phase, 0, len(steps)
+		s.Nodes = r.states(s.Nodes, steps)
 	})
 	if len(steps) > 0 {
 		// Making and removing devices waits for RCU under the lock of all
@@ -150,33 +155,64 @@ func (r *runner) run(ctx context.Context) (err error) {
 		}
 		defer func() { err = errors.Join(err, hurry()) }()
 	}
+	if len(r.want.Hosts) > 0 {
+		if err := r.a.containers.SetHosts(r.want.VNet, r.want.Hosts); err != nil {
+			return err
+		}
+	}
 	for len(steps) > 0 {
 		op, n := steps[0].Op, 1
 		for n < len(steps) && steps[n].Op == op {
 			n++
 		}
 		handle, ok := handlers[op]
-		if !ok {
-			return fmt.Errorf("no way to carry out %q", op)
+		switch {
+		case !ok:
+			return fmt.Errorf("no handler for the step %q", op)
+		case op == reconcile.Exec: // takes as long as the tenant likes, and no turn
+			if err := handle(r, p.waits, steps[:n]); err != nil {
+				return err
+			}
+			steps = steps[n:]
+			continue
 		}
-		if err := handle(r, ctx, steps[:n]); err != nil {
+		waves := r.waves(steps[:n])
+		if n = min(n, turnSize(op)); waves {
+			n = waveSize()
+		}
+		if err := l.turn(ctx, func() error { return handle(r, ctx, steps[:n]) }); err != nil {
 			return err
 		}
 		steps = steps[n:]
+		if waves {
+			if err := catchUp(ctx); err != nil {
+				return err
+			}
+		}
 	}
 	fault.Point("agent.done")
-	if err := r.heedAll(context.WithoutCancel(ctx), r.forwarding()); err != nil {
+	if err := r.watchForwarding(r.forwarding()); err != nil {
 		return fmt.Errorf("watch the nodes of %s: %w", r.want.VNet, err)
 	}
 	for _, s := range r.seen.states {
 		if s.Running && s.Released && r.nodes[s.Node] != nil {
-			r.w.runs(s)
-			if err := r.w.watch(context.WithoutCancel(ctx), s); err != nil {
-				return fmt.Errorf("watch %s: %w", s.ID, err)
-			}
+			r.w.recordStart(s)
+			r.w.watch(s)
 		}
 	}
 	return nil
+}
+
+// turnSize is how many steps of a kind are carried out in one turn: as many as
+// take some tenths of a second.
+func turnSize(op reconcile.Op) int {
+	switch op {
+	case reconcile.Start, reconcile.Route:
+		return 32
+	case reconcile.Stop: // killed together, swept together
+		return 1 << 20
+	}
+	return 512
 }
 
 // finish ends a pass: what was started and not released is taken away again,
@@ -187,7 +223,7 @@ func (r *runner) finish(err error) {
 	r.held = map[string]*container.Held{}
 	r.mu.Unlock()
 	for n, h := range held {
-		r.w.ignore(n)
+		r.w.unwatchRoutes(n)
 		h.Abort()
 	}
 	for _, ns := range r.seen.spaces {
@@ -198,20 +234,24 @@ func (r *runner) finish(err error) {
 	r.w.report.update(false, func(s *store.Status) {
 		s.Changes += changes
 		if err == nil {
-			s.Nodes = r.states(nil)
+			s.Nodes = r.states(s.Nodes, nil)
 		}
 	})
 }
 
-// states gives the nodes' states: as they are, and with steps still to come.
-func (r *runner) states(steps []reconcile.Step) map[string]store.NodeState {
+// states gives the nodes' states: as they are, and with steps still to come. Nodes
+// that the pass does not look at are as they were.
+func (r *runner) states(before map[string]store.NodeState, steps []reconcile.Step) map[string]store.NodeState {
 	starting := map[string]bool{}
 	for _, s := range steps {
 		if s.Op == reconcile.Start {
 			starting[s.Node] = true
 		}
 	}
-	states := make(map[string]store.NodeState, len(r.nodes))
+	states := map[string]store.NodeState{}
+	if r.confined {
+		states = maps.Clone(before)
+	}
 	for name := range r.nodes {
 		st := store.NodeState{State: store.NodeRunning}
 		if h := r.w.nodes[name]; h != nil {
@@ -224,6 +264,7 @@ func (r *runner) states(steps []reconcile.Step) map[string]store.NodeState {
 			st.State = store.NodeStarting
 		case ok:
 			st.Pid = s.Pid
+			st = r.w.withFault(name, st)
 		}
 		states[name] = st
 	}

@@ -5,11 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path"
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"trellis/internal/agent/reconcile"
 	"trellis/internal/plan"
+	"trellis/internal/routing"
 	"trellis/internal/substrate/bridge"
 	"trellis/internal/substrate/container"
 	"trellis/internal/substrate/dataplane"
@@ -32,11 +36,29 @@ func (r *runner) stop(ctx context.Context, steps []reconcile.Step) error {
 		}
 		delete(r.seen.states, s.Node)
 	}
-	if err := r.dropPorts(steps); err != nil {
+	// Side by side: the nodes are killed at once, so that no daemon of theirs reacts
+	// to links that go one after the other.
+	var g errgroup.Group
+	g.Go(func() error {
+		if err := r.a.containers.Remove(ctx, ids...); err != nil {
+			return fmt.Errorf("stop %d nodes of %s: %w", len(ids), r.want.VNet, err)
+		}
+		return nil
+	})
+	g.Go(func() error { return r.dropPorts(steps) })
+	if err := g.Wait(); err != nil {
 		return err
 	}
-	if err := r.a.containers.Remove(ctx, ids...); err != nil {
-		return fmt.Errorf("stop %d nodes of %s: %w", len(ids), r.want.VNet, err)
+	var gone []string
+	for _, s := range steps {
+		if r.nodes[s.Node] == nil {
+			gone = append(gone, s.Node)
+		}
+	}
+	if len(gone) > 0 {
+		if err := r.a.containers.ForgetSaved(r.want.VNet, gone...); err != nil {
+			return err
+		}
 	}
 	r.advance(len(steps))
 	return nil
@@ -65,8 +87,8 @@ func (r *runner) dropPorts(steps []reconcile.Step) error {
 // dropGroup removes all devices of the VNet by their group, unless another
 // VNet's devices happen to share it.
 func (r *runner) dropGroup() error {
-	shared, err := r.a.groupShared(r.want.VNet, r.want.Group)
-	if err != nil || shared {
+	alone, err := r.a.devices.Alone(r.want.Group, r.want.VNet)
+	if err != nil || !alone {
 		return err
 	}
 	if err := port.DeleteGroup(r.want.Group); err != nil {
@@ -104,22 +126,6 @@ func (r *runner) withParts(device string) []string {
 	return devices
 }
 
-// dropHelper removes the helper pair of a port.
-func (r *runner) dropHelper(device string) error {
-	shaped, behind := port.HelperNames(device)
-	if _, ok := r.seen.index[shaped]; !ok {
-		return nil
-	}
-	if err := r.remove([]string{shaped, behind}); err != nil {
-		return err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.seen.index, shaped)
-	delete(r.seen.index, behind)
-	return nil
-}
-
 // remove removes devices and what the data plane holds of them. Those that are
 // gone already are no error.
 func (r *runner) remove(devices []string) error {
@@ -141,9 +147,9 @@ func (r *runner) start(ctx context.Context, s reconcile.Step) error {
 	m := applied{Marks: r.marks(n), Daemons: n.Daemons}
 	m.Routes, m.Exec = "", "" // not yet
 	h, err := r.a.containers.Start(ctx, container.Spec{
-		ID: r.id(n.Name), IDBase: r.want.IDBase, Image: n.Image, Cmd: n.Cmd, Env: n.Env,
+		ID: r.id(n.Name), IDBase: r.want.IDBase, Image: n.Image, Cmd: n.Cmd, Restart: restartOf(n), Env: n.Env,
 		Files: slices.Concat(n.Files, n.Daemons.Files), Dirs: n.Daemons.Dirs,
-		Hosts: r.want.Hosts, Services: services(n), Limits: container.Limits(n.Limits),
+		Saved: savedFiles(n), Services: services(n), Limits: container.Limits(n.Limits),
 		Fingerprint: m.String(),
 	})
 	if err != nil {
@@ -165,6 +171,26 @@ func (r *runner) start(ctx context.Context, s reconcile.Step) error {
 
 func (r *runner) id(node string) container.ID { return container.ID{VNet: r.want.VNet, Node: node} }
 
+// restartOf says when a node's command starts again: one that the description names
+// always does where it does not say, an image's own is its maker's, and runs once.
+func restartOf(n *plan.Node) vnet.Restart {
+	if n.Restart == "" && len(n.Cmd) > 0 {
+		return vnet.RestartAlways
+	}
+	return n.Restart
+}
+
+// savedFiles are those that the routing software writes when its user saves the configuration.
+func savedFiles(n *plan.Node) []string {
+	var paths []string
+	for _, f := range slices.Concat(n.Files, n.Daemons.Files) {
+		if name := path.Clean(f.Path); routing.Saves(name) {
+			paths = append(paths, name)
+		}
+	}
+	return paths
+}
+
 func services(n *plan.Node) []container.Service {
 	list := make([]container.Service, len(n.Daemons.Services))
 	for i, s := range n.Daemons.Services {
@@ -181,7 +207,7 @@ func (r *runner) addBridges(_ context.Context, steps []reconcile.Step) error {
 		devices[i] = s.Device
 		up[s.Device] = true
 	}
-	made, err := r.a.making(r.want.VNet, devices)
+	done, err := r.a.notePending(r.want.VNet, devices)
 	if err != nil {
 		return err
 	}
@@ -196,10 +222,10 @@ func (r *runner) addBridges(_ context.Context, steps []reconcile.Step) error {
 			return fmt.Errorf("make lan %s of %s: %w", l.Link, r.want.VNet, err)
 		}
 	}
-	if err := made(); err != nil {
+	if err := done(); err != nil {
 		return err
 	}
-	if err := r.learnDevices(); err != nil {
+	if err := r.learnDevices(devices); err != nil {
 		return err
 	}
 	for _, device := range devices {
@@ -245,32 +271,36 @@ func (r *runner) addPorts(_ context.Context, steps []reconcile.Step) error {
 			Name: p.Name, MAC: p.MAC, MTU: p.MTU, Node: ns.FD(),
 		}
 	}
-	made, err := r.a.making(r.want.VNet, devices)
+	done, err := r.a.notePending(r.want.VNet, devices)
 	if err != nil {
 		return err
 	}
-	if err := port.Create(specs); err != nil {
+	err = port.Create(specs)
+	// Whatever was made is to be known, also if not all was.
+	if err = errors.Join(err, r.learnDevices(devices)); err != nil {
 		return fmt.Errorf("make the ports of %s: %w", r.want.VNet, err)
 	}
-	if err := made(); err != nil {
+	if err := done(); err != nil {
 		return err
 	}
 	r.advance(len(steps))
-	return r.learnDevices()
+	return nil
 }
 
-// learnDevices reads the numbers of the VNet's devices.
-func (r *runner) learnDevices() error {
-	links, err := port.List(r.a.cfg.Instance)
+// learnDevices learns the interface indexes of devices that were just made, and
+// has the view of the machine know whose they are.
+func (r *runner) learnDevices(devices []string) error {
+	if err := r.a.devices.Refresh(devices...); err != nil {
+		return err
+	}
+	found, err := r.a.devices.Indexes(devices...)
 	if err != nil {
 		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, l := range links {
-		if vnet, _, ok := parseAlias(r.a.cfg.Instance, l.Alias); ok && vnet == r.want.VNet {
-			r.seen.index[l.Device] = l.Index
-		}
+	for device, index := range found {
+		r.seen.index[device] = index
 	}
 	return nil
 }
@@ -290,15 +320,15 @@ func (r *runner) unplug(_ context.Context, steps []reconcile.Step) error {
 
 func (r *runner) unplugOne(device string) error {
 	if r.seen.kernel.Devices[device].Master != "" {
-		member := device
+		members := map[string]string{device: ""}
 		if _, behind := port.HelperNames(device); r.seen.index[behind] != 0 {
-			member = behind
+			members[behind] = ""
 		}
-		if err := bridge.SetPort("", member); err != nil {
+		if err := bridge.SetPorts(members); err != nil {
 			return err
 		}
 	}
-	if err := r.part(device); err != nil {
+	if err := r.disconnect(device); err != nil {
 		return err
 	}
 	ns, err := r.space(r.owners[device])
@@ -313,9 +343,6 @@ func (r *runner) join(_ context.Context, steps []reconcile.Step) error {
 	for _, s := range steps {
 		r.point(s.Op)
 		for _, device := range []string{s.Device, s.Peer} {
-			if err := r.dropHelper(device); err != nil { // of a link that was another
-				return err
-			}
 			if r.seen.kernel.Devices[device].Master != "" {
 				if err := bridge.SetPort("", device); err != nil {
 					return err
@@ -361,14 +388,9 @@ func (r *runner) enslave(_ context.Context, steps []reconcile.Step) error {
 			continue
 		}
 		member := s.Device
-		shaped, helper := port.HelperNames(s.Device)
-		if r.ports[s.Device].Ingress.IsZero() {
-			if err := r.dropHelper(s.Device); err != nil {
-				return fmt.Errorf("remove the helper of %s/%s: %w", r.want.VNet, s.Name, err)
-			}
-		} else {
-			member = helper
-			if err := r.help(s, shaped, helper); err != nil {
+		if p := r.ports[s.Device]; !p.Ingress.IsZero() {
+			var err error
+			if member, err = r.useHelper(p, dataplane.Member); err != nil {
 				return fmt.Errorf("shape what %s/%s sends: %w", r.want.VNet, s.Name, err)
 			}
 		}
@@ -385,47 +407,6 @@ func (r *runner) enslave(_ context.Context, steps []reconcile.Step) error {
 	}
 	r.advance(len(steps))
 	return nil
-}
-
-// makeHelper makes a port's helper pair, unless it is there.
-func (r *runner) makeHelper(p *plan.Port) error {
-	shaped, behind := port.HelperNames(p.Device)
-	if _, ok := r.seen.index[shaped]; ok {
-		return nil
-	}
-	made, err := r.a.making(r.want.VNet, []string{shaped, behind})
-	if err != nil {
-		return err
-	}
-	err = port.CreateHelpers([]port.Helper{{
-		Device: p.Device, Group: r.want.Group, MTU: p.MTU,
-		Alias: plan.Alias(r.a.cfg.Instance, r.want.VNet, r.owners[p.Device]+":"+p.Name),
-	}})
-	if err != nil {
-		return err
-	}
-	if err := made(); err != nil {
-		return err
-	}
-	return r.learnDevices()
-}
-
-// help makes a port's helper pair and joins the port with it.
-func (r *runner) help(s reconcile.Step, shaped, helper string) error {
-	p := r.ports[s.Device]
-	if err := r.makeHelper(p); err != nil {
-		return err
-	}
-	if err := bridge.SetPort("", s.Device); err != nil {
-		return err
-	}
-	if err := r.joinPorts(s.Device, shaped); err != nil {
-		return err
-	}
-	if err := shaper.Set(shaped, p.Ingress); err != nil {
-		return err
-	}
-	return port.SetUp(map[string]bool{shaped: true, helper: true})
 }
 
 // shape sets the qdiscs of ports.

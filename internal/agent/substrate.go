@@ -7,19 +7,21 @@ import (
 	"os"
 
 	"trellis/internal/agent/reconcile"
+	"trellis/internal/agentapi"
 	"trellis/internal/plan"
 	"trellis/internal/store"
 	"trellis/internal/substrate/container"
 	"trellis/internal/substrate/shaper"
-	"trellis/internal/vnp"
+	"trellis/internal/tunnel"
+	"trellis/internal/vnet"
 )
 
 // hostImage is the image whose programs are this machine's own.
 const hostImage = "host"
 
-var _ vnp.Substrate = (*Agent)(nil)
+var _ agentapi.Agent = (*Agent)(nil)
 
-// Prepare implements [vnp.Substrate].
+// Prepare implements [agentapi.Agent].
 func (a *Agent) Prepare(ctx context.Context, p *plan.Plan) error {
 	if err := a.checkShapes(p); err != nil {
 		return err
@@ -35,8 +37,7 @@ func (a *Agent) Prepare(ctx context.Context, p *plan.Plan) error {
 		}
 		for _, s := range n.Daemons.Services {
 			if _, err := os.Stat(s.Argv[0]); errors.Is(err, os.ErrNotExist) {
-				return fmt.Errorf("node %s needs %s, which this machine lacks: install it (Debian: apt-get install %s)",
-					n.Name, s.Argv[0], map[bool]string{true: "bird2", false: "frr"}[n.Daemons.Kind == "bird"])
+				return fmt.Errorf("node %s needs %s, which this machine lacks: %s", n.Name, s.Argv[0], installDaemon(n.Daemons.Kind))
 			} else if err != nil {
 				return err
 			}
@@ -48,6 +49,15 @@ func (a *Agent) Prepare(ctx context.Context, p *plan.Plan) error {
 		}
 	}
 	return nil
+}
+
+// installDaemon says how routing software comes onto the machine.
+func installDaemon(d vnet.Daemon) string {
+	k := d.Kind()
+	if k == nil {
+		return "install it"
+	}
+	return "install it (Debian: apt-get install " + k.Package + ")"
 }
 
 // checkShapes refuses what the kernel cannot do to a link.
@@ -70,59 +80,53 @@ func (a *Agent) checkShapes(p *plan.Plan) error {
 	return nil
 }
 
-// DryRun implements [vnp.Substrate].
-func (a *Agent) DryRun(ctx context.Context, p *plan.Plan) ([]vnp.Step, error) {
-	seen, err := a.observe(ctx, p)
+// DryRun implements [agentapi.Agent].
+func (a *Agent) DryRun(ctx context.Context, p *plan.Plan) ([]agentapi.Step, error) {
+	seen, err := a.observe(ctx, p, false)
 	if err != nil {
 		return nil, err
 	}
 	defer seen.close()
 	r := newRunner(newWorker(a, p.VNet), p, seen)
 	r.roundShapes()
-	seen.assumeWays(p)
-	var steps []vnp.Step
+	seen.assumeRoutes(p)
+	var steps []agentapi.Step
 	for _, s := range reconcile.Diff(p, seen.kernel, nil) {
-		steps = append(steps, vnp.Step{Op: string(s.Op), Object: s.Name, Detail: s.Detail})
+		steps = append(steps, agentapi.Step{Op: string(s.Op), Object: s.Name, Detail: s.Detail})
 	}
 	return steps, nil
 }
 
-// assumeWays takes it that there is a way to wherever no tunnel leads yet: ways
-// are looked for when they are needed.
-func (o *observed) assumeWays(p *plan.Plan) {
-	known := map[reconcile.Ends]bool{}
+// assumeRoutes supposes a route to wherever no tunnel leads yet: routes are looked
+// up when they are needed.
+func (o *observed) assumeRoutes(p *plan.Plan) {
+	known := map[tunnel.Endpoints]bool{}
 	for _, d := range o.kernel.Devices {
-		known[d.Path.Ends] = true
+		known[d.Path.Endpoints] = true
 	}
 	for _, t := range p.Tunnels {
-		ends := reconcile.Ends{Local: t.Local, Remote: t.Remote}
-		if _, ok := o.kernel.Ways[ends]; !ok && !known[ends] {
-			o.kernel.Ways[ends] = reconcile.Way{}
+		ends := tunnel.Endpoints{Local: t.Local, Remote: t.Remote}
+		if _, ok := o.kernel.Routes[ends]; !ok && !known[ends] {
+			o.kernel.Routes[ends] = tunnel.Route{}
 		}
 	}
 }
 
 // state finds a running node's container.
-func (a *Agent) state(ctx context.Context, vnet, node string) (container.State, error) {
-	states, err := a.containers.List(ctx)
-	if err != nil {
-		return container.State{}, err
+func (a *Agent) state(vnet, node string) (container.State, error) {
+	s, ok := a.containers.Get(container.ID{VNet: vnet, Node: node})
+	if !ok {
+		return s, fmt.Errorf("no node %s/%s is running here: %w", vnet, node, store.ErrNotFound)
 	}
-	for _, s := range states {
-		if s.VNet != vnet || s.Node != node {
-			continue
-		}
-		if !s.Running || !s.Released {
-			return s, fmt.Errorf("node %s/%s is not running now: see `trellis show %s`", vnet, node, vnet)
-		}
-		return s, nil
+	if !s.Running || !s.Released {
+		return s, fmt.Errorf("node %s/%s is not running now: see `trellis show %s`", vnet, node, vnet)
 	}
-	return container.State{}, fmt.Errorf("no node %s/%s is running here: %w", vnet, node, store.ErrNotFound)
+	return s, nil
 }
 
-// Exec implements [vnp.Substrate].
-func (a *Agent) Exec(ctx context.Context, vnet, node string, e vnp.ExecSpec) (vnp.Process, error) {
-	s, err := a.state(ctx, vnet, node)
+// Exec implements [agentapi.Agent].
+func (a *Agent) Exec(ctx context.Context, vnet, node string, e agentapi.ExecSpec) (agentapi.Process, error) {
+	s, err := a.state(vnet, node)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +137,7 @@ func (a *Agent) Exec(ctx context.Context, vnet, node string, e vnp.ExecSpec) (vn
 	return p, nil
 }
 
-// SweepAll implements [vnp.Substrate]: it waits until what no plan mentioned at
+// SweepAll implements [agentapi.Agent]: it waits until what no plan mentioned at
 // the start is gone, and removes what has turned up since.
 func (a *Agent) SweepAll(ctx context.Context) error {
 	select {
@@ -141,10 +145,15 @@ func (a *Agent) SweepAll(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	owners, err := a.owners(ctx)
+	owners, err := a.owners()
 	if err != nil {
 		return err
 	}
+	a.mu.Lock()
+	for vnet := range a.workers { // one may hold nothing but files any more
+		owners[vnet] = true
+	}
+	a.mu.Unlock()
 	for vnet := range owners {
 		p, err := a.cfg.Store.Plan(ctx, a.cfg.Host, vnet)
 		if err == nil && !p.Empty() {
@@ -157,6 +166,9 @@ func (a *Agent) SweepAll(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := a.clearKept(); err != nil {
+		return err
+	}
 	return a.containers.Sweep(ctx)
 }
 
@@ -164,11 +176,14 @@ func (a *Agent) SweepAll(ctx context.Context) error {
 func (a *Agent) remove(ctx context.Context, vnet string) error {
 	a.mu.Lock()
 	w := a.workers[vnet]
-	a.mu.Unlock()
-	if w != nil {
-		return w.idle(ctx) // it is at it
+	if w == nil { // else it is at it
+		if a.ctx == nil {
+			a.mu.Unlock()
+			return errors.New("the agent does not run")
+		}
+		w = a.worker(a.ctx, vnet)
+		w.forget()
 	}
-	w = newWorker(a, vnet)
-	defer w.report.stop()
-	return w.converge(ctx, w.nothing(), true, func() bool { return false })
+	a.mu.Unlock()
+	return w.waitRemoved(ctx)
 }

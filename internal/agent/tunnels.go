@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"trellis/internal/agent/reconcile"
@@ -10,6 +11,7 @@ import (
 	"trellis/internal/substrate/dataplane"
 	"trellis/internal/substrate/netns"
 	"trellis/internal/substrate/port"
+	"trellis/internal/tunnel"
 )
 
 // addTunnels makes the pairs that stand on LANs' bridges for other machines.
@@ -25,18 +27,19 @@ func (r *runner) addTunnels(_ context.Context, steps []reconcile.Step) error {
 		}
 		devices = append(devices, t.Device, port.TunnelMember(t.Device))
 	}
-	made, err := r.a.making(r.want.VNet, devices)
+	done, err := r.a.notePending(r.want.VNet, devices)
 	if err != nil {
 		return err
 	}
-	if err := port.CreateTunnels(specs); err != nil {
+	err = port.CreateTunnels(specs)
+	if err = errors.Join(err, r.learnDevices(devices)); err != nil {
 		return fmt.Errorf("make the tunnels of %s's LANs: %w", r.want.VNet, err)
 	}
-	if err := made(); err != nil {
+	if err := done(); err != nil {
 		return err
 	}
 	r.advance(len(steps))
-	return r.learnDevices()
+	return nil
 }
 
 // receive has the far ends of ports, and of LANs' tunnels, take what comes from
@@ -46,7 +49,7 @@ func (r *runner) receive(_ context.Context, steps []reconcile.Step) error {
 	inside := map[string]map[string]int{} // interface indexes, by node and name
 	for _, s := range steps {
 		r.point(s.Op)
-		inner := dataplane.Inner{Index: r.seen.index[port.TunnelMember(s.Device)]}
+		inner := dataplane.FarEnd{Index: r.seen.index[port.TunnelMember(s.Device)]}
 		if s.Node != "" {
 			ns, err := r.space(s.Node)
 			if err != nil {
@@ -61,12 +64,12 @@ func (r *runner) receive(_ context.Context, steps []reconcile.Step) error {
 			if err := ns.SegmentTunnels(name); err != nil {
 				return fmt.Errorf("set up %s/%s: %w", r.want.VNet, s.Name, err)
 			}
-			inner = dataplane.Inner{Node: r.want.VNet + "/" + s.Node, NS: ns, Index: inside[s.Node][name]}
+			inner = dataplane.FarEnd{Node: r.want.VNet + "/" + s.Node, NS: ns, Index: inside[s.Node][name]}
 		}
 		if err := r.attach(s.Device, dataplane.Port); err != nil {
 			return fmt.Errorf("%s/%s: %w", r.want.VNet, s.Name, err)
 		}
-		if err := r.a.paths.AttachInner(r.want.VNet, s.Device, inner); err != nil {
+		if err := r.a.paths.AttachFarEnd(r.want.VNet, s.Device, inner); err != nil {
 			return fmt.Errorf("%s/%s: %w", r.want.VNet, s.Name, err)
 		}
 		r.advance(1)
@@ -100,12 +103,15 @@ func (r *runner) enslaveTunnels(steps []reconcile.Step) error {
 		if err := bridge.SetIsolated(master, list...); err != nil {
 			return fmt.Errorf("put the tunnels of %s on their bridges: %w", r.want.VNet, err)
 		}
+		if err := r.a.devices.Refresh(list...); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// connect connects tunnels with their paths. Those that there is no way for now
-// are parted from whatever they had.
+// connect connects tunnels with their paths. Those that there is no route for now
+// are disconnected from whatever they had.
 func (r *runner) connect(_ context.Context, steps []reconcile.Step) error {
 	if err := r.freeKeys(steps); err != nil {
 		return err
@@ -120,18 +126,18 @@ func (r *runner) connect(_ context.Context, steps []reconcile.Step) error {
 	return nil
 }
 
-// freeKeys parts the devices that have a key which another is to have now.
+// freeKeys disconnects the devices that have a key which another is to have now.
 func (r *runner) freeKeys(steps []reconcile.Step) error {
 	wanted := map[uint32]string{}
 	for _, s := range steps {
 		wanted[r.tunnels[s.Device].Key] = s.Device
 	}
 	for device, d := range r.seen.kernel.Devices {
-		if d.Path == (reconcile.Path{}) {
+		if d.Path == (tunnel.Path{}) {
 			continue
 		}
 		if to, ok := wanted[d.Path.Key]; ok && to != device {
-			if err := r.part(device); err != nil {
+			if err := r.disconnect(device); err != nil {
 				return err
 			}
 		}
@@ -139,8 +145,8 @@ func (r *runner) freeKeys(steps []reconcile.Step) error {
 	return nil
 }
 
-// part takes a device's path away, wherever it begins.
-func (r *runner) part(device string) error {
+// disconnect takes a device's path away, wherever it begins.
+func (r *runner) disconnect(device string) error {
 	_, behind := port.HelperNames(device)
 	var indexes []int
 	for _, d := range []string{device, behind} {
@@ -148,18 +154,19 @@ func (r *runner) part(device string) error {
 			indexes = append(indexes, i)
 		}
 	}
-	return r.a.paths.Part(indexes...)
+	return r.a.paths.Unjoin(indexes...)
 }
 
 func (r *runner) connectOne(t *plan.Tunnel) error {
 	path := reconcile.PathOf(t, r.seen.kernel, r.seen.kernel.Devices[t.Device].Path)
 	from := t.Device
 	if p := r.ports[t.Device]; p != nil {
-		var err error
-		if from, err = r.shapeTunnel(p); err != nil {
-			return err
-		}
-		if r.seen.kernel.Devices[t.Device].Master != "" {
+		if !p.Ingress.IsZero() {
+			var err error
+			if from, err = r.useHelper(p, dataplane.Port); err != nil {
+				return err
+			}
+		} else if r.seen.kernel.Devices[t.Device].Master != "" {
 			if err := bridge.SetPort("", t.Device); err != nil {
 				return err
 			}
@@ -168,48 +175,16 @@ func (r *runner) connectOne(t *plan.Tunnel) error {
 	if err := r.attach(from, dataplane.Port); err != nil {
 		return err
 	}
-	if path == (reconcile.Path{}) {
-		return r.a.paths.Part(r.seen.index[from])
+	if path == (tunnel.Path{}) {
+		return r.a.paths.Unjoin(r.seen.index[from])
 	}
-	return r.a.paths.Connect(r.seen.index[from], r.seen.index[t.Device], dataplane.Path{
-		Uplink: path.Way.Uplink, Source: path.Way.Source, NextHop: path.Way.NextHop,
-		Local: path.Local, Remote: path.Remote, Key: path.Key, UnderlayMTU: path.Way.MTU, LinkMTU: path.MTU,
-	})
-}
-
-// shapeTunnel gives the device that a port's path begins at: the port itself, or
-// where what its node sends is shaped, the far end of a helper pair that it is
-// joined with.
-func (r *runner) shapeTunnel(p *plan.Port) (from string, err error) {
-	shaped, behind := port.HelperNames(p.Device)
-	_, helped := r.seen.index[shaped]
-	if p.Ingress.IsZero() {
-		if !helped {
-			return p.Device, nil
-		}
-		return p.Device, r.dropHelper(p.Device)
-	}
-	if r.seen.kernel.Devices[p.Device].Path != (reconcile.Path{}) && !helped {
-		if err := r.a.paths.Part(r.seen.index[p.Device]); err != nil { // the key is to be the helper's
-			return "", err
-		}
-	}
-	if err := r.makeHelper(p); err != nil {
-		return "", err
-	}
-	if err := r.joinPorts(p.Device, shaped); err != nil {
-		return "", err
-	}
-	if err := r.attach(behind, dataplane.Port); err != nil {
-		return "", err
-	}
-	return behind, port.SetUp(map[string]bool{shaped: true, behind: true})
+	return r.a.paths.Connect(r.seen.index[from], r.seen.index[t.Device], path)
 }
 
 // fastPath turns forwarding on nodes' behalf on or off. Nodes are watched before
 // it goes on.
 func (r *runner) fastPath(ctx context.Context, steps []reconcile.Step) error {
-	if err := r.heedAll(ctx, r.forwarding()); err != nil {
+	if err := r.watchForwarding(r.forwarding()); err != nil {
 		return fmt.Errorf("watch the nodes of %s: %w", r.want.VNet, err)
 	}
 	for _, s := range steps {

@@ -11,10 +11,12 @@ import (
 	"sync"
 	"time"
 
+	"trellis/internal/agentapi"
 	"trellis/internal/store"
 	"trellis/internal/substrate/dataplane"
 	"trellis/internal/substrate/underlay"
-	"trellis/internal/vnp"
+	"trellis/internal/tunnel"
+	"trellis/internal/vnet"
 )
 
 // Uplink is an interface of the machine that links to other machines leave by.
@@ -31,8 +33,8 @@ type Uplink struct {
 // The least MTU of an underlay: what EGRE takes, and the least MTU of IPv6
 // (RFC 8200 section 5) inside.
 const (
-	leastMTU4 = 1280 + 14 + 20 + 8
-	leastMTU6 = 1280 + 14 + 40 + 8
+	minUnderlayMTU4 = vnet.MinMTUIPv6 + tunnel.OverheadIPv4
+	minUnderlayMTU6 = vnet.MinMTUIPv6 + tunnel.OverheadIPv6
 )
 
 // genericCost says what a driver without XDP means.
@@ -150,9 +152,9 @@ func (u *uplinks) serves(c Uplink, i underlay.Interface) error {
 		if !u.underlay.IsLocal(a) {
 			return fmt.Errorf("is to use %v, which is no address of this machine; add it (ip addr add %v dev %s), or correct the configuration", a, a, c.Interface)
 		}
-		least, family := leastMTU4, "IPv4"
+		least, family := minUnderlayMTU4, "IPv4"
 		if a.Is6() {
-			least, family = leastMTU6, "IPv6"
+			least, family = minUnderlayMTU6, "IPv6"
 		}
 		if i.MTU < least {
 			return fmt.Errorf("has an MTU of %d, and tunnels over %s need %d at least: raise it (ip link set %s mtu …)", i.MTU, family, least, c.Interface)
@@ -255,7 +257,7 @@ func (u *uplinks) failing() (count int) {
 	return count
 }
 
-// attached tells whether ways may lead by the interface.
+// attached reports whether paths may lead by the interface.
 func (u *uplinks) attached(index int) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -316,7 +318,7 @@ func (s *uplink) xdp() string {
 }
 
 // stats tells of the uplinks, sorted by interface.
-func (u *uplinks) stats() ([]vnp.UplinkStats, error) {
+func (u *uplinks) stats() ([]agentapi.UplinkStats, error) {
 	have, err := u.paths.Uplinks()
 	if err != nil {
 		return nil, err
@@ -331,13 +333,13 @@ func (u *uplinks) stats() ([]vnp.UplinkStats, error) {
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	var all []vnp.UplinkStats
+	var all []agentapi.UplinkStats
 	for _, c := range u.config {
 		s := u.state[c.Interface]
-		all = append(all, vnp.UplinkStats{
+		all = append(all, agentapi.UplinkStats{
 			Interface: c.Interface, XDP: s.xdp(), MTU: s.mtu, Drops: drops[c.Interface], Message: s.message,
 		})
 	}
-	slices.SortFunc(all, func(a, b vnp.UplinkStats) int { return cmp.Compare(a.Interface, b.Interface) })
+	slices.SortFunc(all, func(a, b agentapi.UplinkStats) int { return cmp.Compare(a.Interface, b.Interface) })
 	return all, nil
 }

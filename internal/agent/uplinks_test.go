@@ -221,7 +221,7 @@ func TestAnUplinkThatIsTakenIsTriedAgain(t *testing.T) {
 		}
 		seen <- fmt.Sprintf("taken: %v, now %+v", taken, u.offer())
 	}()
-	a.follow(ctx) // here: no other thread is in the machine
+	a.followUnderlay(ctx) // here: no other thread is in the machine
 	if wrong := <-seen; wrong != "" {
 		t.Error("the uplink is not taken up again:", wrong)
 	}

@@ -16,9 +16,9 @@ import (
 // then after a pause that doubles up to the longest; a node that has run for
 // long enough begins anew.
 const (
-	firstPause   = 250 * time.Millisecond
-	longestPause = 30 * time.Second
-	longEnough   = time.Minute
+	minBackoff  = 250 * time.Millisecond
+	maxBackoff  = 30 * time.Second
+	stableAfter = time.Minute
 )
 
 // worker converges one VNet.
@@ -27,25 +27,26 @@ type worker struct {
 	vnet string
 	wake chan struct{}
 
-	mu        sync.Mutex
-	want      *plan.Plan          // nil until the first assignment, or once forgotten
-	forgotten bool                // the store knows nothing of the VNet any more
-	fresh     bool                // the plan has not been looked at yet
-	watched   map[string]watch    // by node
-	heeded    map[string]*heeding // by node; see heed.go
+	mu   sync.Mutex
+	pass *pass      // the one that is under way; nil: none
+	done *plan.Plan // the last that was in place; nil: none
+	// disturbed tells that the worker was woken by something else than a plan.
+	disturbed    bool
+	want         *plan.Plan              // nil until the first assignment, or once forgotten
+	forgotten    bool                    // the store knows nothing of the VNet any more
+	fresh        bool                    // the plan has not been looked at yet
+	running      map[string]int          // by node
+	routeWatches map[string]*routeWatch  // by node; see route_mtu.go
+	expected     map[string]bool         // nodes whose end was asked for
+	faults       map[string]serviceFault // by node
 
 	ended  chan struct{} // closed when run returns
 	report *reporter
 	// Of run's goroutine alone:
-	nodes map[string]*restart
-	held  map[string]bool // the nodes that the last pass has not started, since they wait
-	until time.Time       // when the first of those may start; zero: none waits
-}
-
-// watch is the wait for one container's end.
-type watch struct {
-	pid  int
-	stop func()
+	nodes  map[string]*restart
+	routes *routeCheck     // nil: none are looked at
+	held   map[string]bool // the nodes that the last pass has not started, since they wait
+	until  time.Time       // when the first of those may start; zero: none waits
 }
 
 // restart is the history of a node's deaths.
@@ -59,45 +60,107 @@ type restart struct {
 
 func newWorker(a *Agent, vnet string) *worker {
 	return &worker{
-		a: a, vnet: vnet, wake: make(chan struct{}, 1), watched: map[string]watch{}, heeded: map[string]*heeding{},
-		nodes: map[string]*restart{}, ended: make(chan struct{}), report: newReporter(a, vnet),
+		a: a, vnet: vnet, wake: make(chan struct{}, 1), running: map[string]int{}, routeWatches: map[string]*routeWatch{},
+		expected: map[string]bool{}, faults: map[string]serviceFault{},
+		nodes: map[string]*restart{}, ended: make(chan struct{}), report: newReporter(a.statuses, vnet),
 	}
 }
 
-func (w *worker) poke() {
+func (w *worker) notify() {
+	w.mu.Lock()
+	w.disturbed = true
+	w.mu.Unlock()
+	w.wakeUp()
+}
+
+func (w *worker) wakeUp() {
 	select {
 	case w.wake <- struct{}{}:
 	default:
 	}
 }
 
-// assign sets the plan to converge to.
+// assign sets the plan to converge to. A pass over an older one goes on with its
+// steps, since most of what it makes is wanted still, but waits for nothing any
+// more; the order to remove everything ends it.
 func (w *worker) assign(p *plan.Plan) {
 	w.mu.Lock()
 	w.want, w.forgotten, w.fresh = p, false, true
+	w.pass.supersede(p.Empty())
 	w.mu.Unlock()
-	w.poke()
+	w.wakeUp()
 }
 
 // forget makes the worker remove everything and end.
 func (w *worker) forget() {
 	w.mu.Lock()
 	w.want, w.forgotten = nil, true
+	w.pass.supersede(true)
 	w.mu.Unlock()
-	w.poke()
+	w.notify()
 }
 
-// task is what run is to do next, and whether that is new.
-func (w *worker) task() (want *plan.Plan, forgotten, fresh bool) {
+// pass is one comparison of a plan with the kernel, and what follows from it.
+type pass struct {
+	want      *plan.Plan
+	forgotten bool // the store knows nothing of the VNet any more
+	fresh     bool // nobody has looked at the plan yet
+	// steps ends when the pass is to be given up; waits, which is part of it,
+	// already when a newer plan comes: for what may take as long as it likes, a
+	// tenant's commands and routing.
+	steps, waits        context.Context
+	giveUp, stopWaiting context.CancelFunc
+}
+
+// supersede tells the pass that there is a newer plan, or none; nil: there is no
+// pass. The caller holds the worker's mu.
+func (p *pass) supersede(remove bool) {
+	if p == nil {
+		return
+	}
+	p.stopWaiting()
+	if remove && !p.want.Empty() {
+		p.giveUp()
+	}
+}
+
+// begin begins a pass over the plan as it is now.
+func (w *worker) begin(ctx context.Context) *pass {
+	p := &pass{}
+	p.steps, p.giveUp = context.WithCancel(ctx)
+	p.waits, p.stopWaiting = context.WithCancel(p.steps)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	fresh, w.fresh = w.fresh, false
-	return w.want, w.forgotten, fresh
+	p.want, p.forgotten, p.fresh = w.want, w.forgotten, w.fresh
+	w.fresh = false
+	if p.want == nil {
+		p.want = w.emptyPlan()
+	}
+	w.pass = p
+	return p
 }
 
-// idle returns when a worker that was told to forget its VNet has ended. Others
+// end ends a pass.
+func (w *worker) end(p *pass) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.pass = nil
+	p.giveUp()
+}
+
+// superseded reports whether the plan of the pass is out of date.
+func (w *worker) superseded(p *pass) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if p.forgotten != w.forgotten {
+		return true
+	}
+	return !p.forgotten && w.want != p.want
+}
+
+// waitRemoved returns when a worker that was told to forget its VNet has ended. Others
 // are about their own business.
-func (w *worker) idle(ctx context.Context) error {
+func (w *worker) waitRemoved(ctx context.Context) error {
 	w.mu.Lock()
 	forgotten := w.forgotten
 	w.mu.Unlock()
@@ -116,65 +179,78 @@ func (w *worker) idle(ctx context.Context) error {
 func (w *worker) run(ctx context.Context) {
 	defer close(w.ended)
 	defer w.unwatch()
-	defer w.report.stop()
+	defer w.stopRoutes()
 	select { // not before it is known what to do: no plan would be taken for none
 	case <-ctx.Done():
 		return
 	case <-w.wake:
 	}
-	pause := firstPause
+	attempt := 0 // passes that have failed in a row
 	for {
-		want, forgotten, fresh := w.task()
-		if fresh { // somebody asked: what died may start at once
+		p := w.begin(ctx)
+		if p.want.Empty() {
+			w.stopRoutes()
+		}
+		if p.fresh { // somebody asked: what died, or failed, is tried anew
+			attempt = 0
 			for _, r := range w.nodes {
 				r.pause, r.before = 0, time.Time{}
 			}
 		}
-		if want == nil {
-			want = w.nothing()
-		}
-		changed := w.changed(want, forgotten)
-		err := w.converge(ctx, want, forgotten, changed)
+		err := w.a.converge(w, p)
+		w.end(p)
 		var again <-chan time.Time
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err == nil && forgotten && w.a.retire(w):
+		case err == nil && p.forgotten && w.a.retire(w):
 			return
-		case errors.Is(err, errOvertaken):
+		case errors.Is(err, errSuperseded):
 			continue
 		case err != nil:
-			w.a.log.Error("converging failed", "vnet", w.vnet, "err", err)
+			attempt++
+			pause := backoff(attempt)
+			w.a.log.Error("converging failed", "vnet", w.vnet, "err", err, "attempt", attempt, "again in", pause)
+			w.report.retry(err, attempt, time.Now().Add(pause))
 			again = time.After(pause)
-			pause = min(2*pause, longestPause)
 		default:
-			pause = firstPause
+			attempt = 0
 			again = w.restartDue()
 		}
+		if !w.sleep(ctx, again) {
+			return
+		}
+	}
+}
+
+// sleep returns when another pass is due; false: ctx has ended. Meanwhile it looks
+// at what becomes of the routes.
+func (w *worker) sleep(ctx context.Context, again <-chan time.Time) bool {
+	for {
 		select {
 		case <-ctx.Done():
-			return
+			return false
 		case <-w.wake:
-		case <-again:
-		}
-	}
-}
-
-// nothing is the plan of a VNet that nobody wants.
-func (w *worker) nothing() *plan.Plan {
-	return &plan.Plan{VNet: w.vnet, Group: plan.Group(w.a.cfg.Instance, w.vnet)}
-}
-
-// changed returns a function that tells whether the plan in hand is out of date.
-func (w *worker) changed(p *plan.Plan, forgotten bool) func() bool {
-	return func() bool {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if forgotten != w.forgotten {
 			return true
+		case <-again:
+			return true
+		case <-w.routesChanged():
+			if err := w.followRoutes(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, errSuperseded) && !errors.Is(err, context.Canceled) {
+				w.a.log.Error("routes cannot be read", "vnet", w.vnet, "err", err)
+				return true
+			}
 		}
-		return !forgotten && w.want != p
 	}
+}
+
+// backoff is how long a worker waits after so many failures in a row.
+func backoff(attempt int) time.Duration {
+	return min(minBackoff<<min(attempt-1, 16), maxBackoff)
+}
+
+// emptyPlan is the plan of a VNet that nobody wants.
+func (w *worker) emptyPlan() *plan.Plan {
+	return &plan.Plan{VNet: w.vnet, Group: plan.Group(w.a.cfg.Instance, w.vnet)}
 }
 
 // hold decides which nodes a pass does not start, because their restart is held
@@ -204,61 +280,44 @@ func (w *worker) restartDue() <-chan time.Time {
 	return time.After(time.Until(w.until))
 }
 
-// died books a node's end, and says when it may start again.
-func (w *worker) died(name, why string) {
+// recordDeath keeps a node's end, and says when it may start again.
+func (w *worker) recordDeath(name, why string) {
 	r := w.nodes[name]
 	if r == nil {
 		r = &restart{}
 		w.nodes[name] = r
 	}
-	if !r.up.IsZero() && time.Since(r.up) > longEnough {
+	if !r.up.IsZero() && time.Since(r.up) > stableAfter {
 		r.pause = 0
 	}
 	r.count++
 	r.why = why
 	r.before = time.Now().Add(r.pause)
-	r.pause = min(max(2*r.pause, firstPause), longestPause)
+	r.pause = min(max(2*r.pause, minBackoff), maxBackoff)
 }
 
-// runs books since when a node runs that has died before.
-func (w *worker) runs(s container.State) {
+// recordStart keeps since when a node runs that has died before.
+func (w *worker) recordStart(s container.State) {
 	if r := w.nodes[s.Node]; r != nil {
 		r.up = s.Started
 	}
 }
 
 // watch has the worker woken when the container ends.
-func (w *worker) watch(ctx context.Context, s container.State) error {
+func (w *worker) watch(s container.State) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	old, ok := w.watched[s.Node]
-	if ok && old.pid == s.Pid {
-		return nil
+	w.running[s.Node] = s.Pid
+	w.mu.Unlock()
+	if now, ok := w.a.containers.Get(s.ID); !ok || now.Pid != s.Pid { // it has ended just before
+		w.notify()
 	}
-	exited, err := w.a.containers.Exited(s)
-	if err != nil {
-		return err
-	}
-	if ok {
-		old.stop()
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	w.watched[s.Node] = watch{pid: s.Pid, stop: cancel}
-	go func() {
-		select {
-		case <-ctx.Done():
-		case <-exited:
-			w.poke()
-		}
-	}()
-	return nil
 }
 
 // wasRunning reports whether the node's container ran when last seen.
 func (w *worker) wasRunning(node string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	_, ok := w.watched[node]
+	_, ok := w.running[node]
 	return ok
 }
 
@@ -267,68 +326,98 @@ func (w *worker) wasRunning(node string) bool {
 func (w *worker) unwatch(nodes ...string) {
 	w.mu.Lock()
 	if nodes == nil {
-		for n := range w.watched {
+		for n := range w.running {
 			nodes = append(nodes, n)
 		}
-		for n := range w.heeded {
+		for n := range w.routeWatches {
 			nodes = append(nodes, n)
 		}
 	}
 	for _, n := range nodes {
-		if v, ok := w.watched[n]; ok {
-			v.stop()
-			delete(w.watched, n)
-		}
+		delete(w.running, n)
 	}
 	w.mu.Unlock()
-	w.ignore(nodes...)
+	w.unwatchRoutes(nodes...)
 }
 
-// errOvertaken says that a newer plan has arrived.
-var errOvertaken = errors.New("a newer plan has arrived")
+// errSuperseded says that a newer plan has arrived.
+var errSuperseded = errors.New("a newer plan has arrived")
 
 // converge makes one pass: observe, compare, carry out, wait for the routes.
-func (w *worker) converge(ctx context.Context, want *plan.Plan, forgotten bool, changed func() bool) error {
-	w.report.begin(want, forgotten)
-	w.a.use(ctx, want)
-	seen, err := w.a.observe(ctx, want)
-	if err != nil {
-		w.report.fail(err)
-		return err
+func (w *worker) converge(p *pass) error {
+	w.report.begin(p.want, p.forgotten)
+	err := w.carryOut(p)
+	if err == nil && !p.want.Empty() {
+		if err = w.startRoutes(p.waits, p.want); err == nil {
+			err = w.awaitRoutes(p.waits, p.want, func() bool { return w.superseded(p) })
+		}
 	}
-	defer seen.close()
-	w.bookDeaths(want, seen)
-	r := newRunner(w, want, seen)
-	err = r.run(ctx)
-	r.finish(err)
+	if err != nil && w.superseded(p) {
+		return errSuperseded
+	}
+	return err
+}
+
+// carryOut brings the kernel to the plan.
+func (w *worker) carryOut(p *pass) error {
+	w.a.useTunnels(p.steps, p.want)
+	var err error
+	if want := w.confine(p); want != nil {
+		err = w.reconcile(p, want)
+	}
+	w.mu.Lock()
+	if w.done = p.want; err != nil {
+		w.done = nil
+	}
+	w.mu.Unlock()
 	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case err != nil && changed():
-		return errOvertaken
 	case err != nil:
-		w.report.fail(err)
 		return err
-	case want.Empty():
-		if err := w.a.paths.Remove(w.vnet); err != nil { // with no device left, the pins' directory
-			w.report.fail(err)
+	case p.want.Empty():
+		err := w.a.paths.Remove(w.vnet) // with no device left, the pins' directory
+		if err = errors.Join(err, w.a.containers.SetHosts(w.vnet, nil), w.a.containers.ForgetSaved(w.vnet)); err != nil {
 			return err
 		}
 		w.report.phase(store.PhaseRemoved)
 		return nil
 	}
-	w.report.paths(w.a.troubles(want))
+	w.report.paths(w.a.degradedPaths(p.want))
 	w.report.phase(store.PhaseCreated)
-	return w.awaitRoutes(ctx, want, changed)
+	return nil
 }
 
-// bookDeaths finds the nodes that ran and no longer do.
-func (w *worker) bookDeaths(want *plan.Plan, seen *observed) {
+// reconcile compares the kernel with the plan, or the part of it that the pass has
+// to look at, and carries out the steps.
+func (w *worker) reconcile(p *pass, want *plan.Plan) error {
+	l := w.a.lane(want)
+	var seen *observed
+	err := l.turn(p.steps, func() (err error) {
+		seen, err = w.a.observe(p.steps, want, want != p.want)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer seen.close()
+	w.recordDeaths(want, seen)
+	r := newRunner(w, want, seen)
+	r.confined = want != p.want
+	err = r.run(p, l)
+	r.finish(err)
+	return err
+}
+
+// recordDeaths finds the nodes that ran and no longer do.
+func (w *worker) recordDeaths(want *plan.Plan, seen *observed) {
 	for _, n := range want.Nodes {
 		s, ok := seen.states[n.Name]
 		if w.wasRunning(n.Name) && (!ok || !s.Running) {
 			w.unwatch(n.Name)
-			w.died(n.Name, "its init ended")
+			if w.wasExpected(n.Name) {
+				w.a.log.Info("a node restarts, as was asked for", "vnet", w.vnet, "node", n.Name)
+				continue
+			}
+			w.recordDeath(n.Name, "its init ended")
 			w.a.log.Warn("a node has died", "vnet", w.vnet, "node", n.Name, "restarts", w.nodes[n.Name].count)
 		}
 	}

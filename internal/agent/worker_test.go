@@ -53,12 +53,12 @@ func TestANodeThatHasRunForLongBeginsAnew(t *testing.T) {
 	w := newWorker(&Agent{log: silent}, "v")
 	die := func(ran time.Duration) time.Duration {
 		s := container.State{ID: container.ID{VNet: "v", Node: "a"}, Started: time.Now().Add(-ran)}
-		w.runs(s)
-		w.died("a", "its init ended")
-		return time.Until(w.nodes["a"].before).Round(firstPause)
+		w.recordStart(s)
+		w.recordDeath("a", "its init ended")
+		return time.Until(w.nodes["a"].before).Round(minBackoff)
 	}
 	for i, c := range []struct{ ran, pause time.Duration }{
-		{time.Second, 0}, {time.Second, firstPause}, {time.Second, 2 * firstPause}, {2 * longEnough, 0}, {time.Second, firstPause},
+		{time.Second, 0}, {time.Second, minBackoff}, {time.Second, 2 * minBackoff}, {2 * stableAfter, 0}, {time.Second, minBackoff},
 	} {
 		if pause := die(c.ran); pause != c.pause {
 			t.Errorf("death %d, after %v, is followed by a pause of %v, want %v", i+1, c.ran, pause, c.pause)

@@ -50,12 +50,8 @@ func ReadMachine(ctx context.Context) (Machine, error) {
 	if m.System, err = systemName(); err != nil {
 		return m, err
 	}
-	load, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return m, fmt.Errorf("read the load: %w", err)
-	}
-	if _, err := fmt.Sscan(string(load), &m.Load); err != nil {
-		return m, fmt.Errorf("read the load from %q: %w", load, err)
+	if m.Load, err = LoadAverage(); err != nil {
+		return m, err
 	}
 	m.Versions = map[string]string{
 		"crun": version(ctx, "crun", "--version"),

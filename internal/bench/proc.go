@@ -20,19 +20,18 @@ func MachineCPU() (float64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read the machine's processor time: %w", err)
 	}
-	return parseStat(string(text))
+	return parseStat(string(text), busyColumns)
 }
 
-// parseStat sums up the busy columns of /proc/stat's first line: user, nice,
-// system, irq, softirq. Guest time is part of user already.
-func parseStat(text string) (float64, error) {
+// parseStat sums up columns of /proc/stat's first line.
+func parseStat(text string, columns []int) (float64, error) {
 	line, _, _ := strings.Cut(text, "\n")
 	f := strings.Fields(line)
 	if len(f) < 8 || f[0] != "cpu" {
 		return 0, fmt.Errorf("read the machine's processor time: /proc/stat begins with %q", line)
 	}
 	sum := 0.0
-	for _, i := range []int{1, 2, 3, 6, 7} {
+	for _, i := range columns {
 		n, err := strconv.ParseUint(f[i], 10, 64)
 		if err != nil {
 			return 0, fmt.Errorf("read the machine's processor time from %q: %w", line, err)
@@ -41,6 +40,22 @@ func parseStat(text string) (float64, error) {
 	}
 	return sum / ticks, nil
 }
+
+// KernelCPU gives the part of [MachineCPU] that was spent in the kernel, in
+// seconds over all cores.
+func KernelCPU() (float64, error) {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, fmt.Errorf("read the machine's processor time: %w", err)
+	}
+	return parseStat(string(text), kernelColumns)
+}
+
+// Columns of /proc/stat's first line, from 1: guest time is part of user already.
+var (
+	busyColumns   = []int{1, 2, 3, 6, 7} // user, nice, system, irq, softirq
+	kernelColumns = []int{3, 6, 7}       // system, irq, softirq
+)
 
 // ProcessCPU gives the processor time that a process, and the children that it
 // has waited for, have used, in seconds.
@@ -83,6 +98,33 @@ func ProcessRSS(pid int) (int64, error) {
 		return 0, fmt.Errorf("read the memory of process %d: %w", pid, err)
 	}
 	return n, nil
+}
+
+// ProcessFiles counts the files that a process has open.
+func ProcessFiles(pid int) (int, error) {
+	dir, err := os.Open(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		return 0, fmt.Errorf("count the open files of process %d: %w", pid, err)
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return 0, fmt.Errorf("count the open files of process %d: %w", pid, err)
+	}
+	return len(names), nil
+}
+
+// LoadAverage gives the load average of the last minute.
+func LoadAverage() (float64, error) {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return 0, fmt.Errorf("read the load: %w", err)
+	}
+	var load float64
+	if _, err := fmt.Sscan(string(text), &load); err != nil {
+		return 0, fmt.Errorf("read the load from %q: %w", text, err)
+	}
+	return load, nil
 }
 
 // AvailableMemory gives the kernel's estimate of what could be allocated

@@ -8,13 +8,13 @@ import (
 
 func TestParseStat(t *testing.T) {
 	//            user nice system idle iowait irq softirq steal guest guest_nice
-	got, err := parseStat("cpu  1000 200 300 9999 8888 40 5 777 60 7\ncpu0 1 2 3 4 5 6 7 8 9 10\n")
+	got, err := parseStat("cpu  1000 200 300 9999 8888 40 5 777 60 7\ncpu0 1 2 3 4 5 6 7 8 9 10\n", busyColumns)
 	if err != nil || math.Abs(got-15.45) > 1e-9 {
 		t.Errorf("busy time is %v, %v; want 15.45: idle, waiting, stolen and guest time do not count", got, err)
 	}
 	for _, bad := range []string{"", "cpu 1 2", "intr 1 2 3 4 5 6 7 8", "cpu a b c d e f g h"} {
-		if got, err := parseStat(bad); err == nil {
-			t.Errorf("parseStat(%q) = %v without an error", bad, got)
+		if got, err := parseStat(bad, busyColumns); err == nil {
+			t.Errorf("parseStat(%q, busyColumns) = %v without an error", bad, got)
 		}
 	}
 }

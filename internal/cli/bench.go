@@ -22,12 +22,7 @@ func newBenchCommand(env *Env) *cobra.Command {
 			"  sudo trellis bench deploy examples/abilene.yaml",
 			"  sudo trellis bench tcp",
 			"  sudo trellis bench forward"),
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usagef("there is no bench %q; `%s --help` lists them", args[0], cmd.CommandPath())
-			}
-			return nil
-		},
+		Args: verbsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newBenchDeployCommand(env), newBenchTCPCommand(env), newBenchForwardCommand(env))

@@ -29,12 +29,16 @@ type benchNetworks struct {
 }
 
 // Names of suites.
-const suiteStandard = "standard"
+const (
+	suiteStandard = "standard"
+	suiteScale    = "scale"
+)
 
 func newBenchDeployCommand(env *Env) *cobra.Command {
 	var (
 		networks benchNetworks
 		cfg      deploy.Config
+		scale    deploy.ScaleConfig
 		output   *choice
 	)
 	cmd := &cobra.Command{
@@ -47,6 +51,13 @@ func newBenchDeployCommand(env *Env) *cobra.Command {
 			"routers. The suite \"standard\" has the cases of docs/benchmarks.md; it runs Abilene",
 			"from "+deploy.AbilenePath+", and each FILE with static routing.",
 			"",
+			"The suite \"scale\" stands in for the whole Internet Topology Zoo: it takes the given",
+			"FILEs, or all files of a given folder, under other names until they have --nodes nodes,",
+			"and brings them up with static routing, --parallel at a time. Beside them it measures",
+			"single verbs, the idle service, and a service that is killed and started again while",
+			"packets flow; then down --all, a grid of up to 10,000 nodes, and the largest file with",
+			"FRR and OSPF for both families. --parts selects among these.",
+			"",
 			"The networks run on a throw-away service, started for this in namespaces of its own.",
 			"With --address a running service is measured instead. The exit status is 1 when a case",
 			"fails, a pair is unreachable, or a second up finds something to change."),
@@ -54,7 +65,8 @@ func newBenchDeployCommand(env *Env) *cobra.Command {
 			"  sudo trellis bench deploy examples/abilene.yaml --repeat 5",
 			"  sudo trellis bench deploy --ring 10,100 --routing ospf",
 			"  sudo trellis bench deploy --hosts 300 --routers 6 -o json",
-			"  sudo trellis bench deploy --suite standard Kdl.graphml"),
+			"  sudo trellis bench deploy --suite standard Kdl.graphml",
+			"  sudo trellis bench deploy --suite scale zoo/ --nodes 1000 --parts zoo,verbs,down"),
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
@@ -62,6 +74,18 @@ func newBenchDeployCommand(env *Env) *cobra.Command {
 				return usagef("--repeat %d: measure at least once", cfg.Repeat)
 			case cfg.Sample < 0:
 				return usagef("--sample %d: the number of pairs cannot be negative; 0 tries none", cfg.Sample)
+			}
+			if networks.suite == suiteScale {
+				scale.Settle, scale.Timeout = cfg.Settle, cfg.Timeout
+				if !cmd.Flags().Changed("timeout") {
+					scale.Timeout = scaleTimeout
+				}
+				return env.runScale(cmd, scale, &networks, args, output)
+			}
+			for _, name := range []string{"parts", "nodes", "parallel", "profile"} {
+				if cmd.Flags().Changed(name) {
+					return usagef("--%s is for --suite %s", name, suiteScale)
+				}
 			}
 			cases, skipped, err := env.benchCases(&networks, args)
 			if err != nil {
@@ -95,7 +119,8 @@ func newBenchDeployCommand(env *Env) *cobra.Command {
 	f.IntVar(&networks.routers, "routers", 6, "routers that the hosts hang on")
 	f.StringVar(&networks.core, "core", string(deploy.Mesh), "how those routers are linked: mesh or ring")
 	f.StringVar(&networks.routing, "routing", "", "routing of every network: PROTOCOL[/DAEMON[/TIMERS]] (default: as the file says; ospf/frr/fast for --hosts, else static)")
-	f.StringVar(&networks.suite, "suite", "", "a set of cases: "+suiteStandard)
+	f.StringVar(&networks.suite, "suite", "", "a set of cases: "+suiteStandard+" or "+suiteScale)
+	scaleFlags(f, &scale)
 	f.IntVar(&cfg.Repeat, "repeat", 3, "measure each case this many times")
 	f.IntVar(&cfg.Sample, "sample", 1000, "try this many random pairs with real packets; 0: none")
 	f.BoolVar(&cfg.AddLink, "add-link", true, "measure the addition of a link, too")
@@ -230,21 +255,30 @@ func (e *Env) benchDeploy(ctx context.Context, cfg deploy.Config) (report deploy
 			err = errors.New(err.Error())
 		}
 	}()
+	err = e.withThrowaway(ctx, bar, func(service *deploy.Service) error {
+		report, err = deploy.Run(ctx, service.Client(), cfg)
+		return err
+	})
+	return report, err
+}
+
+// stopTimeout bounds taking down what a throw-away service still has at its end.
+const stopTimeout = 5 * time.Minute
+
+// withThrowaway measures on a service that is started for this, and ends with it.
+func (e *Env) withThrowaway(ctx context.Context, bar *progress, measure func(*deploy.Service) error) error {
 	program, err := os.Executable()
 	if err != nil {
-		return report, fmt.Errorf("find the trellis program to start a service: %w", err)
+		return fmt.Errorf("find the trellis program to start a service: %w", err)
 	}
 	service, err := deploy.Start(ctx, deploy.Options{Program: program, Dial: e.dial, Note: bar.note})
 	if err != nil {
-		return report, benchFailure(ctx, err)
+		return benchFailure(ctx, err)
 	}
-	defer func() {
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Minute)
-		defer cancel()
-		err = errors.Join(err, service.Stop(end))
-	}()
-	report, err = deploy.Run(ctx, service.Client(), cfg)
-	return report, benchFailure(ctx, err)
+	err = benchFailure(ctx, measure(service))
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	return errors.Join(err, service.Stop(end))
 }
 
 // dial gives a client of the service at an address.

@@ -25,7 +25,7 @@ func newCaptureCommand(env *Env) *cobra.Command {
 			"Capture what passes an interface of a node, in both directions, in the pcap format",
 			"that tcpdump and Wireshark read. It goes to standard output, or to FILE with -w, until",
 			"an interrupt, --count frames or --timeout; all of these end it well, with status 0,",
-			"and the number of frames is said on standard error."),
+			"and the number of frames goes to standard error."),
 		Example: lines(
 			"  trellis capture abilene/denver:eth1 -w denver.pcap",
 			"  trellis capture abilene/denver:eth1 | tcpdump -n -r -",
@@ -116,11 +116,11 @@ func (o *pcapOutput) write(data []byte) error {
 		}
 		w = o.f
 	}
-	whole, err := o.frames.take(data)
+	complete, err := o.frames.push(data)
 	if err != nil {
 		return err
 	}
-	if _, err := w.Write(whole); err != nil {
+	if _, err := w.Write(complete); err != nil {
 		return fmt.Errorf("write the capture: %w", err)
 	}
 	return nil

@@ -25,7 +25,7 @@ func newCertCommand(env *Env) *cobra.Command {
 			if len(args) == 0 {
 				return usagef("say what to make: `trellis cert ca DIR` or `trellis cert host DIR NAME`")
 			}
-			return usagef("unknown certificate %q; `trellis cert ca DIR` or `trellis cert host DIR NAME`", args[0])
+			return verbsOnly(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}

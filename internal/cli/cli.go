@@ -12,7 +12,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -82,7 +81,7 @@ func newRootCommand(env *Env) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "trellis",
 		Short: "Host isolated virtual networks of container routers",
-		Long: `Trellis hosts many isolated virtual networks on one Linux machine: each node a
+		Long: `Trellis hosts many isolated virtual networks on Linux machines: each node a
 container with its own kernel network stack and routing software, each link with
 its own rate, delay and loss.
 
@@ -92,25 +91,15 @@ starts one in the background when root runs it.`,
   trellis exec abilene/denver -- vtysh -c "show ip route"
   trellis graph abilene -w abilene.svg
   trellis down abilene`,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return nil
-			}
-			hint := ""
-			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-				hint = fmt.Sprintf("did you mean %q? ", near[0])
-			}
-			return usagef("unknown verb %q; %s`trellis --help` lists the verbs", args[0], hint)
-		},
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		Args:              verbsOnly,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
-	root.SuggestionsMinimumDistance = 2
 	cobra.EnableCommandSorting = false // the order of commands says what comes first
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usagef("%v; see `%s --help`", err, cmd.CommandPath())
+		return usagef("%v; %ssee `%s --help`", err, nearestFlag(cmd, err), cmd.CommandPath())
 	})
 	flags := root.PersistentFlags()
 	flags.StringVar(&env.Address, "address", os.Getenv(envAddress),
@@ -152,6 +141,8 @@ var commands = []struct {
 	{groupNetworks, newShowCommand},
 	{groupInside, newExecCommand},
 	{groupInside, newConsoleCommand},
+	{groupInside, newLogsCommand},
+	{groupInside, newRestartCommand},
 	{groupInside, newPingCommand},
 	{groupInside, newLinkCommand},
 	{groupInside, newCaptureCommand},
@@ -164,6 +155,7 @@ var commands = []struct {
 	{groupMachine, newServeCommand},
 	{groupMachine, newSandboxCommand},
 	{groupMachine, newCertCommand},
+	{groupMachine, newStoreCommand},
 	{groupMachine, newVersionCommand},
 	{groupMachine, newCompletionCommand},
 }

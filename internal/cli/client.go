@@ -17,6 +17,7 @@ import (
 
 	"trellis/api/trellis/v1/trellisv1connect"
 	"trellis/internal/sandbox"
+	"trellis/internal/wire"
 )
 
 // headerTimeout carries a call's time limit to the service (Connect protocol).
@@ -40,7 +41,7 @@ func (e *Env) address() string {
 
 // client returns a client of the service. Nothing is sent yet.
 func (e *Env) client() (trellisv1connect.VNetServiceClient, error) {
-	if err := e.settle(); err != nil {
+	if err := e.locateService(); err != nil {
 		return nil, err
 	}
 	network, addr, base, err := e.endpoint()
@@ -59,7 +60,7 @@ func (e *Env) client() (trellisv1connect.VNetServiceClient, error) {
 			return dialer.DialContext(ctx, network, addr)
 		},
 	}
-	return trellisv1connect.NewVNetServiceClient(&http.Client{Transport: transport}, base), nil
+	return wire.NewVNetServiceClient(&http.Client{Transport: transport}, base, e.address(), version()), nil
 }
 
 // endpoint turns the address into what to dial and the URL that calls name.
@@ -93,16 +94,16 @@ func (e *Env) endpoint() (network, addr, base string, err error) {
 	return "", "", "", usagef("--address %q is not a service; write unix:///path or http://host:port", a)
 }
 
-// settle chooses a sandbox's service where no other one is meant: no address is
+// locateService chooses a sandbox's service where no other one is meant: no address is
 // given, none runs in the run directory, and a sandbox's does below it. It says
 // so in one line.
-func (e *Env) settle() error {
+func (e *Env) locateService() error {
 	if e.Address != "" {
 		return nil
 	}
 	if c, err := net.Dial("unix", e.socket()); err == nil {
 		return c.Close()
-	} else if !absent(err) {
+	} else if !notListening(err) {
 		return nil // the call will say why
 	}
 	name, host, dir, err := sandbox.Serving(e.RunDir)
@@ -114,8 +115,8 @@ func (e *Env) settle() error {
 	return nil
 }
 
-// answers reports whether something listens at the service's address.
-func (e *Env) answers(ctx context.Context) (bool, error) {
+// listening reports whether something listens at the service's address.
+func (e *Env) listening(ctx context.Context) (bool, error) {
 	network, addr, _, err := e.endpoint()
 	if err != nil {
 		return false, err
@@ -124,7 +125,7 @@ func (e *Env) answers(ctx context.Context) (bool, error) {
 	if err == nil {
 		return true, conn.Close()
 	}
-	if absent(err) {
+	if notListening(err) {
 		return false, nil
 	}
 	return false, err
@@ -133,10 +134,10 @@ func (e *Env) answers(ctx context.Context) (bool, error) {
 // clientOrStart is client, after a service was started where none runs and this
 // user may start one. It says so in one line and reports whether it did.
 func (e *Env) clientOrStart(ctx context.Context) (c trellisv1connect.VNetServiceClient, started bool, err error) {
-	if err := e.settle(); err != nil {
+	if err := e.locateService(); err != nil {
 		return nil, false, err
 	}
-	up, err := e.answers(ctx)
+	up, err := e.listening(ctx)
 	if err != nil {
 		return nil, false, err
 	}
@@ -162,6 +163,18 @@ func limited(ctx context.Context, d time.Duration, header http.Header) (context.
 	return ctx, func() { timer.Stop(); cancel(nil) }
 }
 
+// stallLimited returns a context for a call that ends by itself when nothing has
+// happened for d, and a function to call whenever something has; it ends the
+// call where the service does not. Zero means no limit.
+func stallLimited(ctx context.Context, d time.Duration) (_ context.Context, moved func(), _ context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	if d <= 0 {
+		return ctx, func() {}, func() { cancel(nil) }
+	}
+	timer := time.AfterFunc(d+grace, func() { cancel(timeoutError(d)) })
+	return ctx, func() { timer.Reset(d + grace) }, func() { timer.Stop(); cancel(nil) }
+}
+
 // timeoutError is the cause of a context whose time was up.
 type timeoutError time.Duration
 
@@ -181,8 +194,8 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-// absent reports whether err means that nobody listens at the address.
-func absent(err error) bool {
+// notListening reports whether err means that nobody listens at the address.
+func notListening(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
@@ -194,7 +207,7 @@ func isInvalidArgument(err error) bool {
 // describe turns err into a sentence with a remedy.
 func describe(env *Env, err error) string {
 	switch {
-	case absent(err) && isTransport(err):
+	case notListening(err) && isTransport(err):
 		return fmt.Sprintf("no service answers at %s; start one with `trellis serve` as root, or name another with --address", env.address())
 	case errors.Is(err, fs.ErrPermission) && isTransport(err):
 		return fmt.Sprintf("%s is not open to this user; run as root", env.address())
@@ -205,7 +218,7 @@ func describe(env *Env, err error) string {
 	}
 	switch text := remote.Message(); {
 	case remote.Code() == connect.CodeUnimplemented:
-		return fmt.Sprintf("the service at %s does not know this request; `trellis version` shows the versions of both", env.address())
+		return fmt.Sprintf("the service at %s does not know this request; `trellis version` shows the versions of both: use one build", env.address())
 	case remote.Code() == connect.CodeUnavailable && !connect.IsWireError(err):
 		return fmt.Sprintf("the service at %s went away (%s); `trellis serve` starts it again, running networks stay as they are", env.address(), text)
 	case text == "":

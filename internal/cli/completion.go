@@ -2,10 +2,16 @@ package cli
 
 import (
 	"bytes"
+	_ "embed"
 	"fmt"
 
 	"github.com/spf13/cobra"
 )
+
+// bashCompletion is ours, since cobra's needs the package bash-completion.
+//
+//go:embed completion.bash
+var bashCompletion string
 
 func newCompletionCommand(env *Env) *cobra.Command {
 	shells := []string{"bash", "zsh", "fish"}
@@ -14,7 +20,8 @@ func newCompletionCommand(env *Env) *cobra.Command {
 		Short: "Print the shell's completion script",
 		Long: lines(
 			"Print a script that teaches the shell to complete verbs, flags, networks, nodes,",
-			"interfaces, links and substrate nodes. The names come from the running service."),
+			"interfaces, links and substrate nodes. The names come from the running service. The",
+			"script for bash needs bash 4.3 and no other package."),
 		Example: lines(
 			"  trellis completion bash > /etc/bash_completion.d/trellis",
 			"  source <(trellis completion bash)",
@@ -29,7 +36,7 @@ func newCompletionCommand(env *Env) *cobra.Command {
 			)
 			switch args[0] {
 			case "bash":
-				err = root.GenBashCompletionV2(&buf, true)
+				_, err = buf.WriteString(bashCompletion)
 			case "zsh":
 				err = root.GenZshCompletion(&buf)
 			case "fish":

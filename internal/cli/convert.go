@@ -10,6 +10,7 @@ import (
 )
 
 func newConvertCommand(env *Env) *cobra.Command {
+	var settings *[]string
 	cmd := &cobra.Command{
 		Use:   "convert FILE",
 		Short: "Rewrite a description in another format",
@@ -21,7 +22,7 @@ func newConvertCommand(env *Env) *cobra.Command {
 			"  trellis convert - -o yaml < Kdl.graphml"),
 		Args: exactly("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			v, err := env.load(args[0])
+			v, err := env.load(args[0], format.Options{Set: *settings})
 			if err != nil {
 				return err
 			}
@@ -37,5 +38,6 @@ func newConvertCommand(env *Env) *cobra.Command {
 		ValidArgsFunction: completeFiles,
 	}
 	choiceFlag(cmd, "the format to write", formatYAML)
+	settings = setFlag(cmd)
 	return cmd
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	trellisv1 "trellis/api/trellis/v1"
+	"trellis/api/trellis/v1/trellisv1connect"
+	"trellis/internal/vnet"
 )
 
 // downResult is what `down -o json` prints.
@@ -43,14 +46,14 @@ func newDownCommand(env *Env) *cobra.Command {
 			"  trellis down -f examples/abilene.yaml",
 			"  trellis down --all"),
 		Args: func(cmd *cobra.Command, args []string) error {
-			given := len(args)
+			named := len(args)
 			if file != "" {
-				given++
+				named++
 			}
 			if all {
-				given++
+				named++
 			}
-			if given != 1 {
+			if named != 1 {
 				return usagef("%s needs one of VNET, -f FILE and --all; see `%s --help`", verb(cmd), cmd.CommandPath())
 			}
 			return nil
@@ -84,7 +87,8 @@ func newDownCommand(env *Env) *cobra.Command {
 					}
 				}()
 			}
-			call, cancel := limited(ctx, timeout, req.Header())
+			req.Msg.StallNs = timeout.Nanoseconds()
+			call, moved, cancel := stallLimited(ctx, timeout)
 			defer cancel()
 			bar := newProgress(env.Stderr)
 			defer bar.finish()
@@ -92,12 +96,13 @@ func newDownCommand(env *Env) *cobra.Command {
 			if err == nil {
 				defer stream.Close()
 				for stream.Receive() {
+					moved()
 					switch e := stream.Msg().Event.(type) {
 					case *trellisv1.DeleteResponse_Progress:
 						bar.update(e.Progress)
 					case *trellisv1.DeleteResponse_Result:
 						bar.finish()
-						return printDown(env, output, req.Msg.Name, e.Result)
+						return printDown(env, output, req.Msg.Name, "", e.Result)
 					}
 				}
 				err = stream.Err()
@@ -107,7 +112,7 @@ func newDownCommand(env *Env) *cobra.Command {
 			case interrupted(ctx):
 				return fmt.Errorf("interrupted; the removal may be unfinished: `%s` finishes it", again)
 			case connect.CodeOf(err) == connect.CodeNotFound && !all:
-				return printDown(env, output, req.Msg.Name, &trellisv1.DeleteResult{})
+				return printDown(env, output, req.Msg.Name, nearestVNet(ctx, client, req.Msg.Name), &trellisv1.DeleteResult{})
 			case err == nil:
 				return errors.New("the service ended its answer without a result; its log says why")
 			}
@@ -117,17 +122,35 @@ func newDownCommand(env *Env) *cobra.Command {
 	}
 	cmd.Flags().StringVarP(&file, "file", "f", "", "take down the network that FILE describes")
 	cmd.Flags().BoolVar(&all, "all", false, "take down every network, and anything of Trellis that is left")
-	timeoutFlag(cmd, &timeout, 3*time.Minute)
+	cmd.Flags().DurationVar(&timeout, "timeout", 3*time.Minute, "give up when nothing was removed for this long; 0: never")
 	output = outputFlag(cmd)
 	return cmd
 }
 
-func printDown(env *Env, output *choice, name string, r *trellisv1.DeleteResult) error {
+// nearestVNet gives the network that a mistyped name most likely means; empty: none
+// is near, or the service does not list them.
+func nearestVNet(ctx context.Context, client trellisv1connect.VNetServiceClient, name string) string {
+	r, err := client.List(ctx, connect.NewRequest(&trellisv1.ListRequest{}))
+	if err != nil {
+		return "" // the answer is the same, without the hint
+	}
+	var names []string
+	for _, s := range r.Msg.GetVnets() {
+		names = append(names, s.GetName())
+	}
+	return vnet.Nearest(name, names)
+}
+
+// printDown reports what was removed; near is the network that a name of none may
+// have meant.
+func printDown(env *Env, output *choice, name, near string, r *trellisv1.DeleteResult) error {
 	result := downResult{VNets: append([]string{}, r.GetVnets()...), Seconds: r.GetSeconds()}
 	return env.print(output, result, func(w io.Writer) {
 		switch {
 		case len(result.VNets) > 0:
 			fmt.Fprintf(w, "%s: gone after %.2fs\n", strings.Join(result.VNets, ", "), result.Seconds)
+		case near != "":
+			fmt.Fprintf(w, "%s: no such network, nothing to do; did you mean %q?\n", name, near)
 		case name != "":
 			fmt.Fprintf(w, "%s: no such network, nothing to do\n", name)
 		default:

@@ -6,6 +6,9 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"trellis/internal/vnet"
 )
 
 // Exit statuses of the program.
@@ -64,15 +67,57 @@ func report(env *Env, cmd *cobra.Command, err error) int {
 
 // exactly returns a check that exactly the named arguments are present.
 func exactly(names ...string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, given []string) error {
+	return func(cmd *cobra.Command, args []string) error {
 		switch {
-		case len(given) < len(names):
-			return usagef("%s needs %s; see `%s --help`", verb(cmd), strings.Join(names[len(given):], " and "), cmd.CommandPath())
-		case len(given) > len(names):
-			return usagef("%s takes no argument %q here; see `%s --help`", verb(cmd), given[len(names)], cmd.CommandPath())
+		case len(args) < len(names):
+			return usagef("%s needs %s; see `%s --help`", verb(cmd), strings.Join(names[len(args):], " and "), cmd.CommandPath())
+		case len(args) > len(names):
+			return usagef("%s takes no argument %q here; see `%s --help`", verb(cmd), args[len(names)], cmd.CommandPath())
 		}
 		return nil
 	}
+}
+
+// between takes the named arguments, of which those after the first least may be left out.
+func between(least int, names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		return exactly(names[:min(max(least, len(args)), len(names))]...)(cmd, args)
+	}
+}
+
+// verbsOnly is the check of a command that has verbs below it and takes none but
+// those.
+func verbsOnly(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	var names []string
+	for _, c := range cmd.Commands() {
+		if !c.Hidden {
+			names = append(append(names, c.Name()), c.Aliases...)
+		}
+	}
+	hint := ""
+	if near := vnet.Nearest(args[0], names); near != "" {
+		hint = fmt.Sprintf("did you mean %q? ", near)
+	}
+	called := strings.TrimPrefix(cmd.CommandPath()+" "+args[0], cmd.Root().Name()+" ")
+	return usagef("unknown verb %q; %s`%s --help` lists the verbs", called, hint, cmd.CommandPath())
+}
+
+// nearestFlag is a hint at the flag that a mistyped one most likely means; else
+// it is empty.
+func nearestFlag(cmd *cobra.Command, err error) string {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) || unknown.GetSpecifiedShortnames() != "" {
+		return ""
+	}
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	if near := vnet.Nearest(unknown.GetSpecifiedName(), names); near != "" {
+		return fmt.Sprintf("did you mean --%s? ", near)
+	}
+	return ""
 }
 
 // verb names a command without the program: "link set".

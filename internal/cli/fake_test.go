@@ -20,11 +20,14 @@ import (
 
 	trellisv1 "trellis/api/trellis/v1"
 	"trellis/api/trellis/v1/trellisv1connect"
+	"trellis/internal/wire"
 )
 
 // fakeService answers as a service with one network would, over a real socket.
 type fakeService struct {
 	trellisv1connect.UnimplementedVNetServiceHandler
+
+	silent bool // about its protocol, as services of protocol 1 are
 
 	mu      sync.Mutex
 	vnets   map[string]*trellisv1.VNet
@@ -97,7 +100,11 @@ func (f *fakeService) listen(t *testing.T, env *testEnv) {
 		t.Fatal(err)
 	}
 	mux := http.NewServeMux()
-	mux.Handle(trellisv1connect.NewVNetServiceHandler(f))
+	path, handler := trellisv1connect.NewVNetServiceHandler(f)
+	if !f.silent {
+		handler = wire.Versioned(handler, "v9")
+	}
+	mux.Handle(path, handler)
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
 	server := &http.Server{Handler: mux, Protocols: protocols}
@@ -168,7 +175,7 @@ func (e *testEnv) wantError(status int, message string, args ...string) {
 		e.t.Errorf("trellis %s: exit status %d, want %d", strings.Join(args, " "), got, status)
 	}
 	if got := e.err.String(); !strings.Contains(got, message) {
-		e.t.Errorf("trellis %s said\n%s\nwant something with\n%s", strings.Join(args, " "), got, message)
+		e.t.Errorf("trellis %s printed\n%s\nwant something with\n%s", strings.Join(args, " "), got, message)
 	}
 }
 
@@ -197,6 +204,7 @@ func (f *fakeService) Apply(ctx context.Context, r *connect.Request[trellisv1.Ap
 		}}}})
 	}
 	for _, p := range []*trellisv1.ApplyResponse{
+		{Event: &trellisv1.ApplyResponse_Estimate{Estimate: &trellisv1.Estimate{Nodes: 3, Summary: "3 nodes, about 30 MiB", Warnings: []string{"host1 has 20 MiB"}}}},
 		progressOf("admitted", 0, 0, ""), progressOf("creating", 0, 6, ""), progressOf("creating", 3, 6, "node b"),
 		progressOf("creating", 6, 6, ""), progressOf("converging", 1, 3, "c lacks 10.0.0.1/32"),
 	} {
@@ -208,7 +216,7 @@ func (f *fakeService) Apply(ctx context.Context, r *connect.Request[trellisv1.Ap
 		Vnet: v.GetName(), Nodes: int32(len(v.GetNodes())), Links: int32(len(v.GetLinks())), CreatedSeconds: 0.25, Changes: 6,
 	}
 	if r.Msg.GetWait() {
-		result.ConvergedSeconds = 1.5
+		result.ConvergedSeconds, result.Checked, result.Complete = 1.5, 3, 3
 	}
 	return s.Send(&trellisv1.ApplyResponse{Event: &trellisv1.ApplyResponse_Result{Result: result}})
 }
@@ -276,6 +284,7 @@ func (f *fakeService) Get(_ context.Context, r *connect.Request[trellisv1.GetReq
 				Node: e.GetNode(), Interface: e.GetName(), Device: "tr-" + e.GetNode() + e.GetName(), Host: hostOf(e.GetNode()),
 				RxPackets: 10, RxBytes: 1000, TxPackets: 20, TxBytes: 2000, RxFastPackets: 5, RxFastBytes: 500,
 				Drops: 1, DropsByReason: map[string]uint64{"unjoined": 1, "runt": 0},
+				StackByReason: map[string]uint64{"netfilter": 3, "ttl": 0},
 			})
 		}
 		f.across(s)
@@ -293,7 +302,7 @@ func hostOf(node string) string {
 	return "host1"
 }
 
-// across gives a link between the two machines its ways. That of ca is broken as
+// across gives a link between the two machines its paths. That of ca is broken as
 // c sees it.
 func (f *fakeService) across(l *trellisv1.LinkStatus) {
 	a, b := l.Ports[0], l.Ports[1]
@@ -302,14 +311,14 @@ func (f *fakeService) across(l *trellisv1.LinkStatus) {
 		return
 	}
 	for _, p := range []*trellisv1.PortStatus{a, b} {
-		way := &trellisv1.Path{Peer: "host1", Remote: "192.0.2.1", Key: 0xbeef01, Mtu: 1500, State: "up"}
+		path := &trellisv1.Path{Peer: "host1", Remote: "192.0.2.1", Key: 0xbeef01, Mtu: 1500, State: "up"}
 		if p.Host == "host1" {
-			way.Peer, way.Remote, way.Mtu, way.Message = "host2", "192.0.2.2", 1400, "narrower than the link's 1500"
+			path.Peer, path.Remote, path.Mtu, path.Message = "host2", "192.0.2.2", 1400, "narrower than the link's 1500"
 		} else if l.GetName() == "ca" {
-			way.State, way.Mtu, way.Message = "down", 0, "192.0.2.1 has no route"
-			l.State, l.Message = "broken", "no way from host2 to host1: 192.0.2.1 has no route"
+			path.State, path.Mtu, path.Message = "down", 0, "192.0.2.1 has no route"
+			l.State, l.Message = "broken", "no path from host2 to host1: 192.0.2.1 has no route"
 		}
-		p.Paths = append(p.Paths, way)
+		p.Paths = append(p.Paths, path)
 	}
 }
 

@@ -1,11 +1,15 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strings"
 
+	"github.com/spf13/cobra"
+
+	"trellis/internal/doctor"
 	"trellis/internal/format"
 	"trellis/internal/vnet"
 )
@@ -15,8 +19,8 @@ const stdin = "-"
 
 // load reads a description of a network and tells its warnings. Whatever is
 // wrong with it is an input error.
-func (e *Env) load(path string) (*vnet.VNet, error) {
-	v, warnings, err := e.read(path)
+func (e *Env) load(path string, o ...format.Options) (*vnet.VNet, error) {
+	v, warnings, err := e.read(path, o...)
 	for _, w := range warnings {
 		fmt.Fprintln(e.Stderr, w)
 	}
@@ -26,15 +30,15 @@ func (e *Env) load(path string) (*vnet.VNet, error) {
 	return v, nil
 }
 
-func (e *Env) read(path string) (*vnet.VNet, []format.Warning, error) {
+func (e *Env) read(path string, o ...format.Options) (*vnet.VNet, []format.Warning, error) {
 	if path != stdin {
-		return format.Load(path)
+		return format.Load(path, o...)
 	}
 	data, err := io.ReadAll(io.LimitReader(e.Stdin, format.MaxFile+1))
 	if err != nil {
 		return nil, nil, fmt.Errorf("standard input: %w", err)
 	}
-	return format.Read("standard input", data, nil)
+	return format.Read("standard input", data, nil, o...)
 }
 
 // isFile reports whether the argument of a verb that takes VNET or FILE is a
@@ -45,4 +49,44 @@ func isFile(arg string) bool {
 	}
 	info, err := os.Stat(arg)
 	return err == nil && info.Mode().IsRegular()
+}
+
+// setFlag adds --set, which overrides what a file says.
+func setFlag(cmd *cobra.Command) *[]string {
+	return cmd.Flags().StringArray("set", nil, "override `KEY=VALUE` of the file, any key of the native format, as routing.protocol=static; repeatable")
+}
+
+// machine gives what this machine has of what not all have.
+func (e *Env) machine() (*vnet.Machine, error) {
+	dir := e.stateDir()
+	if dir == "" {
+		dir = defaultStateDir
+	}
+	facts, err := doctor.Gather(dir)
+	if err != nil {
+		return nil, err
+	}
+	if !facts.Root {
+		return nil, errors.New("what this machine can do is tried out, which takes root: use sudo")
+	}
+	m := &vnet.Machine{Netem: facts.Probes[doctor.ProbeNetem] == nil, Programs: map[string]bool{}}
+	for name := range facts.Daemons {
+		m.Programs[name] = true
+	}
+	return m, nil
+}
+
+// leaveOut takes out of a network what this machine lacks, and reports it.
+func (e *Env) leaveOut(v *vnet.VNet) error {
+	if strings.HasPrefix(e.Address, "http") {
+		return usagef("--partial knows what this machine lacks, and %s may be another; leave --address or --partial out", e.Address)
+	}
+	m, err := e.machine()
+	if err != nil {
+		return err
+	}
+	for _, what := range v.LeaveOut(*m) {
+		fmt.Fprintf(e.Stderr, "left out: %s\n", what)
+	}
+	return nil
 }

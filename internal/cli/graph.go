@@ -18,7 +18,7 @@ import (
 )
 
 // drawings holds the formats of graph, by name.
-var drawings = map[string]func(io.Writer, *vnet.VNet) error{
+var drawings = map[string]func(io.Writer, *vnet.VNet, draw.Options) error{
 	"dot":     draw.DOT,
 	"svg":     draw.SVG,
 	"mermaid": draw.Mermaid,
@@ -32,6 +32,7 @@ var drawingOf = map[string]string{
 func newGraphCommand(env *Env) *cobra.Command {
 	var (
 		file    string
+		show    draw.Options
 		timeout time.Duration
 		output  *choice
 	)
@@ -41,11 +42,12 @@ func newGraphCommand(env *Env) *cobra.Command {
 		Long: lines(
 			"Draw a network to standard output, or to a file with -w, whose ending then names the",
 			"format where -o does not. SVG places the nodes by their coordinates where they have",
-			"any, else by a layout; pointing at a node or a link shows its addresses. An argument",
-			"with a dot or a slash is a file."),
+			"any, else by a layout; pointing at a node or a link shows its addresses. Routers are",
+			"circles, hosts squares, LANs bars. An argument with a dot or a slash is a file."),
 		Example: lines(
 			"  trellis graph abilene -w abilene.svg",
 			"  trellis graph examples/abilene.yaml -o mermaid",
+			"  trellis graph examples/lan.yaml --interfaces --addresses -w lan.svg",
 			"  trellis graph abilene | neato -Tpdf > abilene.pdf"),
 		Args: exactly("VNET or FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -61,7 +63,7 @@ func newGraphCommand(env *Env) *cobra.Command {
 				return err
 			}
 			var buf bytes.Buffer
-			if err := drawings[kind](&buf, v); err != nil {
+			if err := drawings[kind](&buf, v, show); err != nil {
 				return fmt.Errorf("draw %s: %w", v.Name, err)
 			}
 			if file == "" || file == "-" {
@@ -81,6 +83,8 @@ func newGraphCommand(env *Env) *cobra.Command {
 	}
 	output = choiceFlag(cmd, "the format to draw in", "dot", "svg", "mermaid")
 	cmd.Flags().StringVarP(&file, "write", "w", "", "write to this file; -: standard output")
+	cmd.Flags().BoolVar(&show.Interfaces, "interfaces", false, "show the names of interfaces at the ends of links")
+	cmd.Flags().BoolVar(&show.Addresses, "addresses", false, "show addresses of interfaces and loopbacks")
 	timeoutFlag(cmd, &timeout, 30*time.Second)
 	return cmd
 }

@@ -20,13 +20,8 @@ func newLinkCommand(env *Env) *cobra.Command {
 			"Change a link of a running network in place: nothing restarts, only the link's",
 			"frames notice."),
 		Example: "  trellis link set abilene denver-seattle --rate 10mbit --delay 20ms",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usagef("link knows no %q; it knows `set`", args[0])
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Args:    verbsOnly,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newLinkSetCommand(env))
 	return cmd
@@ -56,29 +51,29 @@ func newLinkSetCommand(env *Env) *cobra.Command {
 		Args: exactly("VNET", "LINK"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			msg := &trellisv1.SetLinkRequest{Vnet: args[0], Link: args[1]}
-			given := cmd.Flags().Changed
-			if given("rate") {
+			changed := cmd.Flags().Changed
+			if changed("rate") {
 				bits, err := parseRate(rate)
 				if err != nil {
 					return usagef("--rate: %v", err)
 				}
 				msg.Rate = &bits
 			}
-			if given("delay") {
+			if changed("delay") {
 				if delay < 0 {
 					return usagef("--delay %s: a delay cannot be negative; 0 takes it away", delay)
 				}
 				ns := int64(delay)
 				msg.DelayNs = &ns
 			}
-			if given("jitter") {
+			if changed("jitter") {
 				if jitter < 0 {
 					return usagef("--jitter %s: jitter cannot be negative; 0 takes it away", jitter)
 				}
 				ns := int64(jitter)
 				msg.JitterNs = &ns
 			}
-			if given("loss") {
+			if changed("loss") {
 				p, err := vnet.ParseLoss(loss)
 				if err != nil {
 					return usagef("--loss: %v", err)
@@ -88,8 +83,8 @@ func newLinkSetCommand(env *Env) *cobra.Command {
 			if up && down {
 				return usagef("--up and --down exclude each other")
 			}
-			if given("up") || given("down") {
-				cut := down || given("up") && !up
+			if changed("up") || changed("down") {
+				cut := down || changed("up") && !up
 				msg.Down = &cut
 			}
 			if msg.Rate == nil && msg.DelayNs == nil && msg.JitterNs == nil && msg.Loss == nil && msg.Down == nil {

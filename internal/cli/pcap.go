@@ -15,16 +15,16 @@ const (
 )
 
 // pcapFrames cuts a pcap stream at the ends of its records, so that a capture
-// that is interrupted ends in a whole frame, and counts them.
+// that is interrupted ends in a complete frame, and counts them.
 type pcapFrames struct {
 	order   binary.ByteOrder // known after the file header
 	pending []byte
 	count   uint64
 }
 
-// take adds bytes of the stream and returns those that end in a whole record.
+// push adds bytes of the stream and returns those up to the end of the last complete record.
 // They are valid until the next call.
-func (p *pcapFrames) take(data []byte) ([]byte, error) {
+func (p *pcapFrames) push(data []byte) ([]byte, error) {
 	p.pending = append(p.pending, data...)
 	end := 0
 	if p.order == nil {
@@ -52,7 +52,7 @@ func (p *pcapFrames) take(data []byte) ([]byte, error) {
 		end += pcapRecordHeader + size
 		p.count++
 	}
-	whole := p.pending[:end:end]
+	complete := p.pending[:end:end]
 	p.pending = append([]byte(nil), p.pending[end:]...)
-	return whole, nil
+	return complete, nil
 }

@@ -53,9 +53,10 @@ func newPingCommand(env *Env) *cobra.Command {
 		Use:   "ping VNET",
 		Short: "Check with real packets that every node reaches every other",
 		Long: lines(
-			"Send ICMP and ICMPv6 echo requests between the loopbacks of all pairs of nodes, in",
-			"both directions, and say which were answered. On a large network --sample tries that",
-			"many random pairs instead. The exit status is 1 when any pair fails."),
+			"Send ICMP and ICMPv6 echo requests between all pairs of nodes, in both directions, and",
+			"say which were answered. They go to loopbacks, and to the interfaces' addresses of",
+			"hosts and of nodes without routing. On a large network --sample tries that many",
+			"random pairs instead. The exit status is 1 when any pair fails."),
 		Example: lines(
 			"  trellis ping abilene",
 			"  trellis ping kdl --sample 2000",
@@ -191,19 +192,19 @@ type failedGroup struct {
 
 // grouped puts failures together that differ only in where they went.
 func (r *pingResult) grouped() []*failedGroup {
-	type way struct{ from, to, reason string }
-	var ways []way // in order
-	families := map[way][]string{}
+	type failure struct{ from, to, reason string }
+	var failures []failure // in order
+	families := map[failure][]string{}
 	for _, f := range r.Failed {
-		w := way{f.From, f.To, f.Reason}
+		w := failure{f.From, f.To, f.Reason}
 		if families[w] == nil {
-			ways = append(ways, w)
+			failures = append(failures, w)
 		}
 		families[w] = append(families[w], f.Family)
 	}
 	var groups []*failedGroup
 	known := map[failedGroupKey]*failedGroup{}
-	for _, w := range ways {
+	for _, w := range failures {
 		key := failedGroupKey{w.from, strings.Join(families[w], " "), w.reason}
 		g := known[key]
 		if g == nil {

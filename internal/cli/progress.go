@@ -31,13 +31,13 @@ type progress struct {
 	width func() int // columns of the terminal
 	now   func() time.Time
 
-	mu    sync.Mutex
-	start time.Time
-	at    state
-	shown bool      // a line is on the terminal
-	told  time.Time // when the last plain line was written
-	done  chan struct{}
-	idle  sync.WaitGroup
+	mu      sync.Mutex
+	start   time.Time
+	at      state
+	shown   bool      // a line is on the terminal
+	written time.Time // when the last plain line was written
+	done    chan struct{}
+	idle    sync.WaitGroup
 }
 
 // state is what the line says.
@@ -97,8 +97,8 @@ func (p *progress) update(m *trellisv1.Progress) {
 		p.draw()
 		return
 	}
-	if now := p.now(); changed || now.Sub(p.told) >= progressPlain {
-		p.told = now
+	if now := p.now(); changed || now.Sub(p.written) >= progressPlain {
+		p.written = now
 		fmt.Fprintf(p.w, "%s\n", next.plain(now.Sub(p.start)))
 	}
 }

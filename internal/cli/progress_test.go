@@ -23,8 +23,8 @@ func TestProgressOffATerminal(t *testing.T) {
 		}
 		phases = append(phases, strings.Fields(line)[0])
 	}
-	if got := strings.Join(phases, " "); got != "admitted creating converging" {
-		t.Errorf("told %q; each phase should have its line", env.err.String())
+	if got := strings.Join(phases, " "); got != "triangle: trellis: admitted creating converging" {
+		t.Errorf("printed %q; each phase should have its line", env.err.String())
 	}
 }
 

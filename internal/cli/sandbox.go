@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -41,19 +42,9 @@ func newSandboxCommand(env *Env) *cobra.Command {
 			"  trellis up examples/abilene.yaml",
 			"  trellis sandbox cut gamma",
 			"  trellis sandbox down"),
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return nil
-			}
-			hint := ""
-			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-				hint = fmt.Sprintf("did you mean %q? ", near[0])
-			}
-			return usagef("unknown verb \"sandbox %s\"; %s`trellis sandbox --help` lists the verbs", args[0], hint)
-		},
+		Args: verbsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.SuggestionsMinimumDistance = 2
 	cmd.PersistentFlags().StringVar(&s.state, "state-dir", envOr(envStateDir, ""),
 		"directory that keeps sandboxes (default "+defaultStateDir+"; $"+envStateDir+")")
 	cmd.AddCommand(
@@ -139,22 +130,22 @@ type sandboxResult struct {
 
 // sandboxHost is one of its hosts.
 type sandboxHost struct {
-	Name      string             `json:"name"`
-	State     string             `json:"state"`         // running, stopped: its service
-	PID       int                `json:"pid,omitempty"` // of its service
-	RunDir    string             `json:"runDir"`
-	Instance  string             `json:"instance"` // tag of what its service owns
-	Addresses []string           `json:"addresses"`
-	Cut       []string           `json:"cut,omitempty"`     // hosts that it is cut from
-	Delay     map[string]float64 `json:"delay,omitempty"`   // seconds, by the host that sends
-	PathMTU   int                `json:"pathMtu,omitempty"` // where it is below the underlay's
-	trouble   string
+	Name       string             `json:"name"`
+	State      string             `json:"state"`         // running, stopped: its service
+	PID        int                `json:"pid,omitempty"` // of its service
+	RunDir     string             `json:"runDir"`
+	Instance   string             `json:"instance"` // tag of what its service owns
+	Addresses  []string           `json:"addresses"`
+	Cut        []string           `json:"cut,omitempty"`     // hosts that it is cut from
+	Delay      map[string]float64 `json:"delay,omitempty"`   // seconds, by the host that sends
+	PathMTU    int                `json:"pathMtu,omitempty"` // where it is below the underlay's
+	impairment string
 }
 
 func newSandboxResult(st sandbox.State) sandboxResult {
 	r := sandboxResult{Name: st.Name, MTU: st.MTU, Hosts: []sandboxHost{}, Broken: st.Broken}
 	for _, h := range st.Hosts {
-		v := sandboxHost{Name: h.Name, State: "stopped", PID: h.PID, RunDir: h.RunDir, Instance: h.Instance, Addresses: []string{}, Cut: h.Cut, PathMTU: h.Trouble.MTU, trouble: h.Trouble.String()}
+		v := sandboxHost{Name: h.Name, State: "stopped", PID: h.PID, RunDir: h.RunDir, Instance: h.Instance, Addresses: []string{}, Cut: h.Cut, PathMTU: h.Impairment.MTU, impairment: h.Impairment.String()}
 		if h.PID != 0 {
 			v.State = "running"
 		}
@@ -180,17 +171,17 @@ func (r sandboxResult) table(w io.Writer) {
 	if len(r.Hosts) == 0 {
 		return
 	}
-	t := newTable("SANDBOX", "HOST", "SERVICE", ">PID", "ADDRESSES", "TROUBLE")
+	t := newTable("SANDBOX", "HOST", "SERVICE", ">PID", "ADDRESSES", "IMPAIRMENTS")
 	for _, h := range r.Hosts {
 		pid := "-"
 		if h.PID != 0 {
 			pid = strconv.Itoa(h.PID)
 		}
-		trouble := h.trouble
-		if trouble == "" {
-			trouble = "-"
+		impairment := h.impairment
+		if impairment == "" {
+			impairment = "-"
 		}
-		t.add(r.Name, h.Name, h.State, pid, strings.Join(h.Addresses, ", "), trouble)
+		t.add(r.Name, h.Name, h.State, pid, strings.Join(h.Addresses, ", "), impairment)
 	}
 	t.write(w)
 }
@@ -229,7 +220,7 @@ func newSandboxUpCommand(s *sandboxEnv) *cobra.Command {
 			"Make the sandbox that FILE describes: its hosts, the underlay between them, and a",
 			"service on each. It returns when all of them have joined the store, which the first",
 			"host keeps. Where it was interrupted, or the machine has started anew, it completes",
-			"what is there; one that is whole stays as it is."),
+			"what is there; one that is complete stays as it is."),
 		Example: "  trellis sandbox up examples/sandbox-3.yaml",
 		Args:    exactly("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -257,7 +248,7 @@ func newSandboxUpCommand(s *sandboxEnv) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if own, err := s.answers(ctx); err == nil && own {
+			if own, err := s.listening(ctx); err == nil && own {
 				fmt.Fprintf(s.Stderr, "trellis: a service of this machine's own runs, and verbs go on asking it; stop it with `trellis serve --stop`, or ask the sandbox with --run-dir %s\n", r.Hosts[0].RunDir)
 			}
 			return s.print(output, r, func(w io.Writer) {
@@ -434,7 +425,7 @@ func newSandboxCutCommand(s *sandboxEnv) *cobra.Command {
 func newSandboxHealCommand(s *sandboxEnv) *cobra.Command {
 	return s.change(&cobra.Command{
 		Use:   "heal [HOST [HOST]]",
-		Short: "Undo cuts and delays between two hosts, or all trouble of one, or of all",
+		Short: "Undo cuts and delays between two hosts, or all impairments of one, or of all",
 		Long: lines(
 			"Undo what was cut and delayed between two hosts; with one host, between it and all",
 			"others, and its MTU is the underlay's again. Without a host, all of the sandbox's are",
@@ -509,14 +500,20 @@ func newSandboxKillCommand(s *sandboxEnv) *cobra.Command {
 
 func newSandboxStartCommand(s *sandboxEnv) *cobra.Command {
 	return s.change(&cobra.Command{
-		Use:     "start HOST",
-		Short:   "Start the service of a host again",
-		Long:    "Start the service of a host again. It adopts what runs there.",
-		Example: "  trellis sandbox start beta",
-	}, 1, 1, func(ctx context.Context, p sandbox.Place, args []string) error {
-		started, err := p.Start(ctx, s.name, args[0])
-		if err == nil && !started {
-			fmt.Fprintf(s.Stderr, "trellis: the service of %s runs already, nothing to do\n", args[0])
+		Use:   "start [HOST...]",
+		Short: "Start the services of hosts again",
+		Long: lines(
+			"Start the services of hosts again, side by side; without a name, those of all that do",
+			"not run. They adopt what runs there."),
+		Example: lines(
+			"  trellis sandbox start beta",
+			"  trellis sandbox start"),
+	}, 0, math.MaxInt, func(ctx context.Context, p sandbox.Place, args []string) error {
+		ran, err := p.Start(ctx, s.name, args...)
+		for _, host := range ran {
+			if len(args) > 0 {
+				fmt.Fprintf(s.Stderr, "trellis: the service of %s runs already, nothing to do\n", host)
+			}
 		}
 		return err
 	})

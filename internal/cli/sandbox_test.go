@@ -58,8 +58,8 @@ func TestVerbsAskTheSandboxWhereNothingElseRuns(t *testing.T) {
 	f.listen(t, &host)
 
 	// zulu, the first one, does not run.
-	const said = "trellis: no service runs on this machine itself; asking host mike of sandbox three\n"
-	if got := env.run("ls"); got != 0 || env.err.String() != said || !strings.Contains(env.out.String(), "triangle") {
+	const note = "trellis: no service runs on this machine itself; asking host mike of sandbox three\n"
+	if got := env.run("ls"); got != 0 || env.err.String() != note || !strings.Contains(env.out.String(), "triangle") {
 		t.Errorf("ls: exit status %d\n%s%s", got, env.out.String(), env.err.String())
 	}
 

@@ -58,6 +58,9 @@ func newServeCommand(env *Env) *cobra.Command {
 			if stop {
 				return serve.Stop(cfg)
 			}
+			if cfg.Adopt && cfg.RemoveAll {
+				return usagef("--adopt and --remove-all exclude each other")
+			}
 			if cfg.StartTimeout <= 0 {
 				return usagef("--start-timeout %v is no time to wait; write one like 30s", cfg.StartTimeout)
 			}
@@ -83,6 +86,8 @@ func newServeCommand(env *Env) *cobra.Command {
 	f.StringVar(&file, "config", "", "configuration file (default: "+config.DefaultFile+" if it is there, for the default instance)")
 	f.DurationVar(&cfg.StartTimeout, "start-timeout", serve.DefaultStartTimeout, "how long to wait for a store on another host")
 	f.StringVar(&cfg.StateDir, "state-dir", envOr(envStateDir, ""), "directory of the store and of the nodes' files (default "+defaultStateDir+"; $"+envStateDir+")")
+	f.BoolVar(&cfg.Adopt, "adopt", false, "start with a store that is not the one of the last start, and leave alone what runs here and it does not know")
+	f.BoolVar(&cfg.RemoveAll, "remove-all", false, "start with such a store, and remove what runs here and it does not know")
 	f.StringVar(&cfg.Instance, "instance", "", "tag of everything that this instance owns (default: derived from the run directory)")
 	f.StringVar(&cfg.Runtime, "runtime", "crun", "container runtime: crun, runc, or a path")
 	f.StringVar(&cfg.LogLevel, "log-level", "info", "least severe messages to log: debug, info, warn, error")
@@ -106,14 +111,16 @@ func (e *Env) settings(file string) (*config.Config, error) {
 	return c, nil
 }
 
-// startService starts the service of env in the background and says so.
+// startService starts the service of env in the background and says so, or waits for
+// one that is just being started.
 func startService(_ context.Context, env *Env) error {
 	settings, err := env.settings("")
 	if err != nil {
 		return err
 	}
 	cfg := serve.Config{StateDir: env.stateDir(), RunDir: env.RunDir, Runtime: "crun", LogLevel: "info", Settings: settings}
-	if err := serve.Background(cfg); err != nil {
+	started, err := serve.Ensure(cfg)
+	if err != nil || !started {
 		return err
 	}
 	fmt.Fprintln(env.Stderr, "trellis: started the service in the background; `trellis serve --stop` ends it")

@@ -296,7 +296,7 @@ func TestCapture(t *testing.T) {
 	}
 	env.want(0, string(stream), "capture", "triangle/a:eth1", "-c", "3", "-s", "96")
 	if got := env.err.String(); got != "3 frames captured\n" {
-		t.Errorf("said %q", got)
+		t.Errorf("printed %q", got)
 	}
 	path := env.RunDir + "/x.pcap"
 	env.want(0, "", "capture", "triangle/a:eth1", "-c", "3", "-s", "96", "-w", path)
@@ -329,7 +329,7 @@ func TestCaptureEndsAtAnInterrupt(t *testing.T) {
 	path := env.RunDir + "/x.pcap"
 	within(t, 10*time.Second, func() { env.want(0, "", "capture", "triangle/a:eth1", "-w", path) })
 	if got := env.err.String(); got != "2 frames captured in "+path+"\n" && got != "0 frames captured in "+path+"\n" && got != "0 frames captured\n" {
-		t.Errorf("said %q", got)
+		t.Errorf("printed %q", got)
 	}
 	if got, err := os.ReadFile(path); err == nil && !bytes.Equal(got, stream) {
 		t.Errorf("the file does not end in a whole frame: %d bytes", len(got))
@@ -338,13 +338,13 @@ func TestCaptureEndsAtAnInterrupt(t *testing.T) {
 
 func TestBrokenCapture(t *testing.T) {
 	var p pcapFrames
-	if _, err := p.take(make([]byte, pcapFileHeader)); err == nil {
+	if _, err := p.push(make([]byte, pcapFileHeader)); err == nil {
 		t.Error("took a stream with a wrong magic number")
 	}
 	p = pcapFrames{}
 	broken := pcapOf(10)
 	binary.LittleEndian.PutUint32(broken[pcapFileHeader+8:], 1<<31)
-	if _, err := p.take(broken); err == nil {
+	if _, err := p.push(broken); err == nil {
 		t.Error("took a frame of 2 GiB")
 	}
 }

@@ -50,7 +50,7 @@ func viewHost(h *trellisv1.HostStatus) hostView {
 	}
 	for _, u := range h.GetUplinks() {
 		view := uplinkView{
-			Interface: u.GetInterface(), XDP: u.GetXdp(), MTU: int(u.GetMtu()), Drops: someDrops(u.GetDrops()), Message: oneLine(u.GetMessage()),
+			Interface: u.GetInterface(), XDP: u.GetXdp(), MTU: int(u.GetMtu()), Drops: counted(u.GetDrops()), Message: oneLine(u.GetMessage()),
 		}
 		v.Uplinks = append(v.Uplinks, view)
 	}
@@ -65,13 +65,8 @@ func newSubstrateCommand(env *Env) *cobra.Command {
 			"Substrate nodes are the machines that share a store and carry the nodes of the",
 			"virtual networks: each runs `trellis serve`."),
 		Example: "  trellis substrate ls",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usagef("substrate knows no %q; it knows `ls` and `forget`", args[0])
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Args:    verbsOnly,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newSubstrateLsCommand(env), newSubstrateForgetCommand(env))
 	return cmd

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -23,11 +24,12 @@ func (v *networkView) table(w io.Writer) {
 		fmt.Fprintln(w, m)
 	}
 	var ends []ifaceView
-	drops := newDrops()
+	drops, exits := newDrops(), newExits()
 	for _, l := range v.Links {
 		ends = append(ends, l.Ends...)
 		for _, e := range l.Ends {
 			drops.count(e.Node+":"+e.Name, e.DropsByReason)
+			exits.count(e.Node+":"+e.Name, e.StackByReason)
 		}
 		for _, t := range l.Tunnels {
 			drops.count(fmt.Sprintf("%s, %s to %s", l.Name, t.Host, t.Peer), t.DropsByReason)
@@ -35,7 +37,8 @@ func (v *networkView) table(w io.Writer) {
 	}
 	v.nodes().section(w)
 	v.links(anyFast(ends)).section(w)
-	v.ways().section(w)
+	v.paths().section(w)
+	exits.section(w)
 	drops.section(w)
 }
 
@@ -46,10 +49,17 @@ func (v *networkView) nodes() *table {
 	if fast {
 		head = slices.Insert(head, len(head)-1, "FAST PATH")
 	}
+	display := slices.ContainsFunc(v.Nodes, func(n nodeView) bool { return n.Display != "" })
+	if display {
+		head = slices.Insert(head, 1, "DISPLAY")
+	}
 	t := newTable(head...)
 	for _, n := range v.Nodes {
 		row := []string{n.Name, n.State, dash(n.Host), strings.Join(n.Loopbacks, " "), fmt.Sprint(n.Restarts), size(n.Memory),
 			fmt.Sprintf("%.2fs", n.CPUSeconds)}
+		if display {
+			row = slices.Insert(row, 1, cmp.Or(n.Display, n.Name))
+		}
 		if fast {
 			word, _, _ := strings.Cut(n.FastPath, ":")
 			row = append(row, dash(word))
@@ -84,32 +94,32 @@ func (v *networkView) links(fast bool) *table {
 	return t
 }
 
-// ways lists the links that go on at other substrate nodes, once for each pair:
+// paths lists the links that go on at other substrate nodes, once for each pair:
 // the narrower MTU and the worse state of what the two ends see.
-func (v *networkView) ways() *table {
-	t := newTable("WAY OF", "BETWEEN", ">KEY", ">MTU", "STATE", "MESSAGE")
+func (v *networkView) paths() *table {
+	t := newTable("PATH OF", "BETWEEN", ">KEY", ">MTU", "STATE", "MESSAGE")
 	for _, l := range v.Links {
 		type pair [2]string
-		ways := map[pair]pathView{}
+		paths := map[pair]pathView{}
 		for _, e := range l.Ends {
 			for _, p := range e.Paths {
 				between := pair{min(e.Host, p.Peer), max(e.Host, p.Peer)}
-				way, both := ways[between]
+				path, both := paths[between]
 				if !both {
-					ways[between] = p
+					paths[between] = p
 					continue
 				}
-				if p.MTU != 0 && (way.MTU == 0 || p.MTU < way.MTU) {
-					way.MTU = p.MTU
+				if p.MTU != 0 && (path.MTU == 0 || p.MTU < path.MTU) {
+					path.MTU = p.MTU
 				}
-				if way.State == "up" && (p.State != "up" || way.Message == "") {
-					way.State, way.Message = p.State, p.Message
+				if path.State == "up" && (p.State != "up" || path.Message == "") {
+					path.State, path.Message = p.State, p.Message
 				}
-				ways[between] = way
+				paths[between] = path
 			}
 		}
-		for _, between := range slices.SortedFunc(maps.Keys(ways), func(a, b pair) int { return slices.Compare(a[:], b[:]) }) {
-			p := ways[between]
+		for _, between := range slices.SortedFunc(maps.Keys(paths), func(a, b pair) int { return slices.Compare(a[:], b[:]) }) {
+			p := paths[between]
 			t.add(l.Name, strings.Join(between[:], " "), fmt.Sprintf("%08x", p.Key), known(p.MTU), p.State, p.Message)
 		}
 	}
@@ -131,6 +141,8 @@ func (v *nodeView) table(w io.Writer) {
 			facts.add(name, value)
 		}
 	}
+	fact("display", v.Display)
+	fact("kind", v.Kind)
 	fact("loopbacks", strings.Join(v.Loopbacks, " "))
 	fact("routing", v.Routing)
 	fact("router id", v.RouterID)
@@ -159,12 +171,14 @@ func (v *nodeView) table(w io.Writer) {
 	}
 	services.section(w)
 	v.interfaces().section(w)
-	drops := newDrops()
+	drops, exits := newDrops(), newExits()
 	for _, i := range v.Interfaces {
 		drops.count(i.Name, i.DropsByReason)
+		exits.count(i.Name, i.StackByReason)
 	}
+	exits.section(w)
 	drops.section(w)
-	tableWays(w, v.Interfaces)
+	tablePaths(w, v.Interfaces)
 }
 
 // interfaces lists the node's interfaces. What took the fast path is a part of
@@ -208,20 +222,25 @@ func share(part, whole uint64) string {
 	return fmt.Sprintf("%d%%", min(max(part*100/whole, 1), 99))
 }
 
-// drops lists what was dropped and why, where anything was.
-type drops struct{ *table }
+// reasons lists packets by the reasons that they were counted for, where there
+// were any.
+type reasons struct{ *table }
 
-func newDrops() drops { return drops{newTable("DROPS AT", "REASON", ">PACKETS")} }
+// newDrops lists what was dropped.
+func newDrops() reasons { return reasons{newTable("DROPS AT", "REASON", ">PACKETS")} }
 
-func (d drops) count(at string, by map[string]uint64) {
+// newExits lists what left the fast path for a node's stack.
+func newExits() reasons { return reasons{newTable("TO THE STACK AT", "REASON", ">PACKETS")} }
+
+func (d reasons) count(at string, by map[string]uint64) {
 	for _, reason := range slices.Sorted(maps.Keys(by)) {
 		d.add(at, reason, fmt.Sprint(by[reason]))
 	}
 }
 
-// tableWays lists the ways of interfaces across the underlay.
-func tableWays(w io.Writer, ends []ifaceView) {
-	t := newTable("WAY OF", "TO", "ADDRESS", ">KEY", ">MTU", "STATE", "MESSAGE")
+// tablePaths lists the ways of interfaces across the underlay.
+func tablePaths(w io.Writer, ends []ifaceView) {
+	t := newTable("PATH OF", "TO", "ADDRESS", ">KEY", ">MTU", "STATE", "MESSAGE")
 	for _, e := range ends {
 		for _, p := range e.Paths {
 			t.add(e.Name, p.Peer, p.Remote, fmt.Sprintf("%08x", p.Key), known(p.MTU), p.State, p.Message)

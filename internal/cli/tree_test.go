@@ -85,7 +85,7 @@ func TestDocumentation(t *testing.T) {
 		return r != '-' && (r < 'a' || r > 'z')
 	}) {
 		if strings.HasPrefix(word, "--") && len(word) > 2 && word[2] != '-' && !known[word] {
-			t.Errorf("docs/verbs.md tells of %s, which no verb has", word)
+			t.Errorf("docs/verbs.md documents %s, which no verb has", word)
 		}
 	}
 }

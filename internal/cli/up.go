@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	trellisv1 "trellis/api/trellis/v1"
+	"trellis/internal/format"
 	"trellis/internal/wire"
 )
 
@@ -22,10 +23,15 @@ type upResult struct {
 	Links   int       `json:"links"`
 	Changes int       `json:"changes"`
 	Seconds upSeconds `json:"seconds"`
+	// Checked is how many nodes' routes were looked at, and Complete how many of
+	// them had one to everything that they are to reach.
+	Checked  int    `json:"checked"`
+	Complete int    `json:"complete"`
+	Message  string `json:"message,omitempty"` // what is missing
 }
 
 // upSeconds holds times since the service took the request; Converged is 0
-// where it was not waited for.
+// where it was not waited for, no routes were looked at, or some are missing.
 type upSeconds struct {
 	Created   float64 `json:"created"`
 	Converged float64 `json:"converged"`
@@ -45,10 +51,12 @@ type stepView struct {
 
 func newUpCommand(env *Env) *cobra.Command {
 	var (
-		wait    bool
-		dryRun  bool
-		timeout time.Duration
-		output  *choice
+		wait     bool
+		dryRun   bool
+		partial  bool
+		timeout  time.Duration
+		settings *[]string
+		output   *choice
 	)
 	cmd := &cobra.Command{
 		Use:     "up FILE",
@@ -60,9 +68,9 @@ func newUpCommand(env *Env) *cobra.Command {
 			"unchanged file changes nothing.",
 			"",
 			"FILE is Trellis' own YAML, GraphML as the Internet Topology Zoo writes it, or - for",
-			"standard input. By default the verb returns when every node has a route to every",
-			"other node's loopback. When the time is up first, the nodes and prefixes that are",
-			"missing are named and the exit status is 1; the network stays and goes on converging.",
+			"standard input. By default the verb returns when every node has a route to all that",
+			"it is to reach. When the time is up first, the nodes and prefixes that are missing",
+			"are named and the exit status is 1; the network stays and goes on converging.",
 			"",
 			"With no service running and no --address, a root user's `up` starts one in the",
 			"background; `trellis serve --stop` ends it."),
@@ -70,12 +78,19 @@ func newUpCommand(env *Env) *cobra.Command {
 			"  trellis up examples/abilene.yaml",
 			"  trellis up --wait=false big.graphml",
 			"  trellis up --dry-run changed.yaml",
+			"  trellis up --partial examples/delay.yaml",
+			"  trellis up Abilene.graphml --set routing.protocol=static",
 			"  trellis up net.yaml --timeout 90s -o json"),
 		Args: exactly("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			v, err := env.load(args[0])
+			v, err := env.load(args[0], format.Options{Set: *settings})
 			if err != nil {
 				return err
+			}
+			if partial {
+				if err := env.leaveOut(v); err != nil {
+					return err
+				}
 			}
 			ctx, stop := interruptible(cmd)
 			defer stop()
@@ -94,6 +109,8 @@ func newUpCommand(env *Env) *cobra.Command {
 				defer stream.Close()
 				for stream.Receive() {
 					switch e := stream.Msg().Event.(type) {
+					case *trellisv1.ApplyResponse_Estimate:
+						noteEstimate(bar, v.Name, e.Estimate)
 					case *trellisv1.ApplyResponse_Progress:
 						admitted = true
 						bar.update(e.Progress)
@@ -115,6 +132,8 @@ func newUpCommand(env *Env) *cobra.Command {
 	cmd.Flags().BoolVar(&wait, "wait", true, "return only when routing has converged; --wait=false: when all is in place")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the steps and change nothing")
 	timeoutFlag(cmd, &timeout, 3*time.Minute)
+	cmd.Flags().BoolVar(&partial, "partial", false, "go on without what this machine lacks and the network can do without (delay, jitter and loss without netem), and say what was left out")
+	settings = setFlag(cmd)
 	output = outputFlag(cmd)
 	return cmd
 }
@@ -131,6 +150,17 @@ func upFailure(ctx, call context.Context, name, file string, admitted bool, err 
 		return errors.New("the service ended its answer without a result; its log says why")
 	}
 	return cause(call, err)
+}
+
+// noteEstimate says beforehand what the network will take, where it takes
+// anything, and where that is more than there is.
+func noteEstimate(bar *progress, name string, e *trellisv1.Estimate) {
+	if e.GetNodes() > 0 && e.GetSummary() != "" {
+		bar.note("%s: %s", name, oneLine(e.GetSummary()))
+	}
+	for _, w := range e.GetWarnings() {
+		bar.note("trellis: warning: %s", oneLine(w))
+	}
 }
 
 func printSteps(env *Env, output *choice, name string, steps *trellisv1.Steps) error {
@@ -155,6 +185,7 @@ func printUp(env *Env, output *choice, r *trellisv1.ApplyResult, wait bool) erro
 	result := upResult{
 		VNet: r.GetVnet(), Nodes: int(r.GetNodes()), Links: int(r.GetLinks()), Changes: int(r.GetChanges()),
 		Seconds: upSeconds{r.GetCreatedSeconds(), r.GetConvergedSeconds()},
+		Checked: int(r.GetChecked()), Complete: int(r.GetComplete()), Message: r.GetMessage(),
 	}
 	return env.print(output, result, func(w io.Writer) {
 		var b strings.Builder
@@ -164,8 +195,17 @@ func printUp(env *Env, output *choice, r *trellisv1.ApplyResult, wait bool) erro
 		} else {
 			fmt.Fprintf(&b, "; in place after %.2fs", result.Seconds.Created)
 		}
-		if wait && result.Seconds.Converged > 0 {
+		switch {
+		case !wait:
+		case result.Complete < result.Checked:
+			fmt.Fprintf(&b, "; %d of %s with all routes", result.Complete, count(result.Checked, "node"))
+		case result.Seconds.Converged > 0:
 			fmt.Fprintf(&b, ", converged after %.2fs", result.Seconds.Converged)
+		case result.Checked == 0:
+			b.WriteString(" (no routes are checked)")
+		}
+		if result.Message != "" {
+			b.WriteString(": " + oneLine(result.Message))
 		}
 		fmt.Fprintln(w, b.String())
 	})

@@ -1,10 +1,13 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
+
+	"trellis/internal/format"
 )
 
 // validResult is one file in `validate -o json`.
@@ -18,17 +21,27 @@ type validResult struct {
 }
 
 func newValidateCommand(env *Env) *cobra.Command {
-	var output *choice
+	var (
+		here     bool
+		deep     bool
+		output   *choice
+		settings *[]string
+	)
 	cmd := &cobra.Command{
 		Use:   "validate FILE...",
 		Short: "Check files without touching anything",
 		Long: lines(
 			"Check descriptions of networks by the rules that `trellis up` applies, without a",
 			"service. Each mistake is a line FILE:LINE: what; remedy on standard error, and the",
-			"exit status is then 2."),
+			"exit status is then 2.",
+			"",
+			"--deep also has the daemons' own programs read the configurations of FRR and BIRD",
+			"that a node brings, where it runs this machine's programs: vtysh -C and bird -p."),
 		Example: lines(
 			"  trellis validate examples/abilene.yaml",
-			"  trellis validate zoo/*.graphml"),
+			"  sudo trellis validate --here examples/delay.yaml",
+			"  trellis validate zoo/*.graphml",
+			"  trellis validate --deep examples/labs/*/lab.yaml"),
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usagef("validate needs FILE; see `trellis validate --help`")
@@ -36,11 +49,31 @@ func newValidateCommand(env *Env) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			options := format.Options{Set: *settings}
+			if here {
+				m, err := env.machine()
+				if err != nil {
+					return err
+				}
+				options.Machine = m
+			}
+			ctx, stop := interruptible(cmd)
+			defer stop()
 			results := []validResult{}
 			var status error
 			for _, file := range args {
 				r := validResult{File: file}
-				v, err := env.load(file)
+				v, err := env.load(file, options)
+				if err == nil && deep {
+					err = env.validateDeep(ctx, file, v)
+				}
+				if interrupted(ctx) {
+					return errors.New("interrupted")
+				}
+				var input *inputError
+				if err != nil && !errors.As(err, &input) {
+					return err
+				}
 				if err != nil {
 					r.Error = err.Error()
 					fmt.Fprintln(env.Stderr, r.Error)
@@ -63,6 +96,9 @@ func newValidateCommand(env *Env) *cobra.Command {
 		},
 		ValidArgsFunction: completeFiles,
 	}
+	cmd.Flags().BoolVar(&here, "here", false, "check that this machine has what the files ask for, too: netem, routing daemons; needs root")
+	cmd.Flags().BoolVar(&deep, "deep", false, "have FRR's and BIRD's own programs read the configurations that nodes bring")
+	settings = setFlag(cmd)
 	output = outputFlag(cmd)
 	return cmd
 }

@@ -119,6 +119,76 @@ host1  eth1    unknown-peer       12
 	}
 }
 
+// What up says of a network whose routes are not, or not all, there.
+func TestUpSaysWhatWasLookedAt(t *testing.T) {
+	for _, c := range []struct {
+		result *trellisv1.ApplyResult
+		wait   bool
+		want   string
+	}{
+		{&trellisv1.ApplyResult{Changes: 6, CreatedSeconds: 0.25, ConvergedSeconds: 1.5, Checked: 3, Complete: 3}, true, "in place after 0.25s, converged after 1.50s\n"},
+		{&trellisv1.ApplyResult{Changes: 6, CreatedSeconds: 0.25}, true, "in place after 0.25s (no routes are checked)\n"},
+		{&trellisv1.ApplyResult{Changes: 6, CreatedSeconds: 0.25, Checked: 3, Complete: 2, Message: "c lacks 10.0.0.1/32"}, true, "in place after 0.25s; 2 of 3 nodes with all routes: c lacks 10.0.0.1/32\n"},
+		{&trellisv1.ApplyResult{Changes: 6, CreatedSeconds: 0.25, ConvergedSeconds: 1.5, Checked: 3, Complete: 2}, true, "in place after 0.25s; 2 of 3 nodes with all routes\n"},
+		{&trellisv1.ApplyResult{Changes: 6, CreatedSeconds: 0.25}, false, "in place after 0.25s\n"},
+		{&trellisv1.ApplyResult{Checked: 3, Complete: 3, ConvergedSeconds: 0.1}, true, "nothing to change, converged after 0.10s\n"},
+	} {
+		env := newTestEnv(t)
+		c.result.Vnet, c.result.Nodes, c.result.Links = "x", 3, 3
+		if err := printUp(env.Env, &choice{value: formatTable}, c.result, c.wait); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := env.out.String(), "x: 3 nodes, 3 links; "+c.want; got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// The same through the verb, where an own configuration's daemons leave routes missing.
+func TestUpOfAnOwnConfiguration(t *testing.T) {
+	f, env := startFake(t)
+	f.apply = func(_ context.Context, _ *trellisv1.ApplyRequest, s *connect.ServerStream[trellisv1.ApplyResponse]) error {
+		return s.Send(&trellisv1.ApplyResponse{Event: &trellisv1.ApplyResponse_Result{Result: &trellisv1.ApplyResult{
+			Vnet: "triangle", Nodes: 3, Links: 3, Changes: 6, CreatedSeconds: 0.25, ConvergedSeconds: 1.5,
+			Checked: 3, Complete: 1, Message: "b's daemons are not ready, c has no route to 10.0.0.1/32 (a)",
+		}}})
+	}
+	file := env.file("own.yaml", "name: triangle\nnodes: {a: {}, b: {}, c: {}}\nlinks: [[a, b], [b, c], [c, a]]\n")
+	env.want(0, "triangle: 3 nodes, 3 links; in place after 0.25s; 1 of 3 nodes with all routes: b's daemons are not ready, c has no route to 10.0.0.1/32 (a)\n", "up", file)
+	if env.run("up", "-o", "json", file) != 0 || !strings.Contains(env.out.String(), `"complete": 1`) || !strings.Contains(env.out.String(), "daemons are not ready") {
+		t.Errorf("%s", env.out.String())
+	}
+}
+
+// A service of another protocol gets no request, whatever the verb.
+func TestServiceOfAnotherProtocol(t *testing.T) {
+	f := &fakeService{vnets: map[string]*trellisv1.VNet{"triangle": runningTriangle()}, silent: true}
+	env := newTestEnv(t)
+	f.listen(t, env)
+	f.apply = func(context.Context, *trellisv1.ApplyRequest, *connect.ServerStream[trellisv1.ApplyResponse]) error {
+		t.Error("it was asked to apply something")
+		return nil
+	}
+	file := env.file("t.yaml", triangle)
+	for _, args := range [][]string{{"up", file}, {"ls"}, {"exec", "triangle/a", "--", "true"}, {"down", "triangle"}} {
+		env.wantError(1, ", the service at unix://"+env.socket()+" is v9 (API protocol 1): restart the service with this build (networks run on), or use the build of the service\n", args...)
+	}
+	if len(f.exec) > 0 || f.vnets["triangle"] == nil {
+		t.Errorf("it was asked: %v, %v", f.exec, f.vnets)
+	}
+	if env.run("version") != 0 || !strings.Contains(env.out.String(), "service v9") {
+		t.Errorf("%s%s", env.out.String(), env.err.String())
+	}
+}
+
+func TestUpEstimates(t *testing.T) {
+	_, env := startFake(t)
+	file := env.file("t.yaml", "name: triangle\nnodes: {a: {}, b: {}, c: {}}\nlinks: [[a, b], [b, c], [c, a]]\n")
+	if env.run("up", file) != 0 || !strings.HasPrefix(env.err.String(), "triangle: 3 nodes, about 30 MiB\ntrellis: warning: host1 has 20 MiB\n") {
+		t.Errorf("%q", env.err.String())
+	}
+}
+
 func TestSubstrateForget(t *testing.T) {
 	_, env := startFake(t)
 	env.wantError(1, "trellis: forget host host1: its agent lives; stop it first\n", "substrate", "forget", "host1")
@@ -126,7 +196,7 @@ func TestSubstrateForget(t *testing.T) {
 	env.wantError(1, "there is no substrate node host2", "substrate", "forget", "host2")
 }
 
-func TestShowTellsOfALANsTunnels(t *testing.T) {
+func TestShowHasALANsTunnels(t *testing.T) {
 	f, env := startFake(t)
 	v := runningTriangle()
 	v.Links = v.Links[:1]
@@ -149,10 +219,10 @@ func TestShowTellsOfALANsTunnels(t *testing.T) {
 	}
 }
 
-// Figures that one machine has not sent are named, and the others shown.
-func TestShowSaysWhichFiguresAreMissing(t *testing.T) {
+// Statistics that one machine has not sent are named, and the others shown.
+func TestShowNamesMissingStatistics(t *testing.T) {
 	f, env := startFake(t)
-	f.missing = []string{"no figures from host2: substrate node host2 has vanished"}
+	f.missing = []string{"no statistics from host2: substrate node host2 has vanished"}
 	for _, what := range []string{"triangle", "triangle/c"} {
 		if env.run("show", what) != 0 || !strings.Contains(env.out.String(), "\n"+f.missing[0]+"\n") {
 			t.Errorf("show %s: %s%s", what, env.out.String(), env.err.String())
@@ -165,6 +235,7 @@ func TestShowSaysWhichFiguresAreMissing(t *testing.T) {
 
 func TestDownIsIdempotent(t *testing.T) {
 	_, env := startFake(t)
+	env.want(0, "triangel: no such network, nothing to do; did you mean \"triangle\"?\n", "down", "triangel")
 	env.want(0, "triangle: gone after 0.10s\n", "down", "triangle")
 	env.want(0, "triangle: no such network, nothing to do\n", "down", "triangle")
 	env.want(0, "{\n  \"vnets\": [],\n  \"seconds\": 0\n}\n", "down", "-f", env.file("t.yaml", triangle), "-o", "json")
@@ -203,8 +274,10 @@ func TestMistakesEndWithStatus2(t *testing.T) {
 		{"--loss: ", []string{"link", "set", "triangle", "ab", "--loss", "200%"}},
 		{"--up and --down exclude each other", []string{"link", "set", "triangle", "ab", "--up", "--down"}},
 		{"a delay cannot be negative", []string{"link", "set", "triangle", "ab", "--delay", "-1ms"}},
-		{`link knows no "get"`, []string{"link", "get"}},
-		{`substrate knows no "drop"`, []string{"substrate", "drop"}},
+		{`unknown verb "link get"; did you mean "set"? ` + "`trellis link --help`", []string{"link", "get"}},
+		{`unknown verb "substrate drop"`, []string{"substrate", "drop"}},
+		{`unknown verb "substrate forgt"; did you mean "forget"?`, []string{"substrate", "forgt"}},
+		{`unknown flag: --tiemout; did you mean --timeout? see`, []string{"up", "--tiemout", "3s", "x"}},
 		{"substrate forget needs HOST", []string{"substrate", "forget"}},
 		{`"rspec" is none of yaml`, []string{"convert", bad, "-o", "rspec"}},
 		{"names no format", []string{"graph", "triangle", "-w", "x.png"}},
@@ -303,7 +376,7 @@ func TestDownStopsTheServiceThatItStarted(t *testing.T) {
 	}
 }
 
-func TestSetLinkSendsOnlyWhatIsGiven(t *testing.T) {
+func TestSetLinkSendsOnlyNamedFields(t *testing.T) {
 	f, env := startFake(t)
 	env.run("link", "set", "triangle", "ab", "--rate", "none", "--loss", "1%", "--down")
 	r := f.setLink

@@ -59,7 +59,7 @@ func newVersionCommand(env *Env) *cobra.Command {
 			if resp, err := client.Info(ctx, connect.NewRequest(&trellisv1.InfoRequest{})); err == nil {
 				m := resp.Msg
 				result.Service = &serviceInfo{m.GetVersion(), int(m.GetPid()), m.GetHost(), m.GetStateDir(), m.GetRunDir()}
-			} else if !absent(err) {
+			} else if !notListening(err) {
 				fmt.Fprintf(env.Stderr, "trellis: %s\n", describe(env, err))
 			}
 			return env.print(output, result, func(w io.Writer) {

@@ -27,6 +27,8 @@ type networkView struct {
 type nodeView struct {
 	VNet       string        `json:"vnet,omitempty"` // only in show VNET/NODE
 	Name       string        `json:"name"`
+	Display    string        `json:"display,omitempty"` // the name as people write it
+	Kind       string        `json:"kind,omitempty"`    // router or host
 	State      string        `json:"state"`
 	Message    string        `json:"message,omitempty"`
 	Host       string        `json:"host,omitempty"` // substrate node
@@ -59,6 +61,7 @@ type serviceView struct {
 	State    string `json:"state"`
 	PID      int    `json:"pid,omitempty"` // inside the node
 	Restarts int    `json:"restarts"`
+	Exit     int    `json:"exit,omitempty"` // of the last end, 128+n for a signal n
 }
 
 // ifaceView is one end of a link. Rx is what the node received, Tx what it sent.
@@ -85,7 +88,9 @@ type ifaceView struct {
 	TxFastBytes   uint64            `json:"txFastBytes"`
 	Drops         uint64            `json:"drops"`         // packets
 	DropsByReason map[string]uint64 `json:"dropsByReason"` // the same; reasons without any are left out
-	Paths         []pathView        `json:"paths"`         // across the underlay; none on one machine
+	// Packets that arrived on the fast path, and left it for the node's stack.
+	StackByReason map[string]uint64 `json:"stackByReason"`
+	Paths         []pathView        `json:"paths"` // across the underlay; none on one machine
 }
 
 // pathView is the way of a link across the underlay, as one end sees it.
@@ -158,8 +163,8 @@ func duration(seconds float64) string {
 	return time.Duration(seconds * 1e9).Round(time.Microsecond).String()
 }
 
-// routing names a routing choice: "ospf (frr, fast)".
-func routing(r *trellisv1.Routing) string {
+// routingWords names a routing choice: "ospf (frr, fast)".
+func routingWords(r *trellisv1.Routing) string {
 	var extra []string
 	for _, s := range []string{r.GetDaemon(), r.GetTimers()} {
 		if s != "" && s != string(vnet.TimersDefault) {
@@ -177,7 +182,7 @@ func viewNetwork(r *trellisv1.GetResponse) *networkView {
 	s := viewSummary(r.GetSummary())
 	v := &networkView{
 		Name: s.Name, State: s.State, Message: s.Message, Created: s.Created, Hosts: s.Hosts, Missing: r.GetMessages(),
-		Routing: routing(r.GetVnet().GetRouting()), Nodes: []nodeView{}, Links: []linkView{},
+		Routing: routingWords(r.GetVnet().GetRouting()), Nodes: []nodeView{}, Links: []linkView{},
 	}
 	if v.Routing == "" {
 		v.Routing = s.Routing
@@ -227,7 +232,7 @@ func viewLink(l *trellisv1.Link, status *trellisv1.LinkStatus) linkView {
 	for _, t := range status.GetTunnels() {
 		view.Tunnels = append(view.Tunnels, tunnelView{
 			Host: t.GetHost(), Peer: t.GetPeer(), RxPackets: t.GetRxPackets(), RxBytes: t.GetRxBytes(),
-			TxPackets: t.GetTxPackets(), TxBytes: t.GetTxBytes(), Drops: t.GetDrops(), DropsByReason: someDrops(t.GetDropsByReason()),
+			TxPackets: t.GetTxPackets(), TxBytes: t.GetTxBytes(), Drops: t.GetDrops(), DropsByReason: counted(t.GetDropsByReason()),
 		})
 	}
 	ports := map[[2]string]*trellisv1.PortStatus{}
@@ -243,14 +248,15 @@ func viewLink(l *trellisv1.Link, status *trellisv1.LinkStatus) linkView {
 			RxPackets: p.GetRxPackets(), RxBytes: p.GetRxBytes(), TxPackets: p.GetTxPackets(), TxBytes: p.GetTxBytes(),
 			RxFastPackets: p.GetRxFastPackets(), RxFastBytes: p.GetRxFastBytes(),
 			TxFastPackets: p.GetTxFastPackets(), TxFastBytes: p.GetTxFastBytes(),
-			Drops: p.GetDrops(), DropsByReason: someDrops(p.GetDropsByReason()), Paths: viewPaths(p.GetPaths()),
+			Drops: p.GetDrops(), DropsByReason: counted(p.GetDropsByReason()),
+			StackByReason: counted(p.GetStackByReason()), Paths: viewPaths(p.GetPaths()),
 		})
 	}
 	return view
 }
 
-// someDrops leaves out the reasons without any.
-func someDrops(by map[string]uint64) map[string]uint64 {
+// counted leaves out the reasons without any.
+func counted(by map[string]uint64) map[string]uint64 {
 	out := map[string]uint64{}
 	for reason, n := range by {
 		if n > 0 {
@@ -274,7 +280,8 @@ func viewNode(n *trellisv1.Node, s *trellisv1.NodeStatus, ends []ifaceView) node
 	view := nodeView{
 		Name: n.GetName(), State: s.GetState(), Message: oneLine(s.GetMessage()), Host: s.GetHost(), PID: int(s.GetPid()),
 		Restarts: int(s.GetRestarts()), Memory: s.GetMemory(), CPUSeconds: s.GetCpuSeconds(), FastPath: oneLine(s.GetFastpath()),
-		Image: n.GetImage(), Routing: routing(n.GetRouting()), ASN: n.GetAsn(), RouterID: n.GetRouterId(),
+		Image: n.GetImage(), Routing: routingWords(n.GetRouting()), ASN: n.GetAsn(), RouterID: n.GetRouterId(),
+		Display: n.GetDisplay(), Kind: n.GetKind(),
 		Loopbacks: append([]string{}, n.GetLoopbacks()...),
 		Limits:    limitsView{n.GetCpu(), n.GetMemory(), int(n.GetPids()), n.GetDisk()},
 		Services:  []serviceView{}, Interfaces: append([]ifaceView{}, ends...),
@@ -283,7 +290,7 @@ func viewNode(n *trellisv1.Node, s *trellisv1.NodeStatus, ends []ifaceView) node
 		view.State = "absent"
 	}
 	for _, d := range s.GetServices() {
-		view.Services = append(view.Services, serviceView{d.GetName(), d.GetState(), int(d.GetPid()), int(d.GetRestarts())})
+		view.Services = append(view.Services, serviceView{d.GetName(), d.GetState(), int(d.GetPid()), int(d.GetRestarts()), int(d.GetExit())})
 	}
 	return view
 }

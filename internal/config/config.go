@@ -1,7 +1,7 @@
 // Package config reads the configuration of a service, trellis.yaml: what the
 // host is called, what it offers, and how it works together with others.
 //
-// Reading is strict: what is wrong is told with file, line and remedy, all of it
+// Reading is strict: what is wrong is reported with file, line and remedy, all of it
 // at once, and nothing is guessed.
 package config
 
@@ -28,7 +28,7 @@ var roles = []Role{VNP, PIP, Agent}
 
 // XDP modes of an uplink.
 const (
-	Auto    = "auto"    // native where the device can, else generic, which is said
+	Auto    = "auto"    // native where the device can, else generic, which is reported
 	Native  = "native"  // refused where the device cannot
 	Generic = "generic" // works everywhere, at a cost
 )
@@ -63,7 +63,7 @@ type Uplink struct {
 	XDP       string       // Auto, Native, Generic
 }
 
-// Has tells whether the service has a role.
+// Has reports whether the service has a role.
 func (c *Config) Has(r Role) bool {
 	for _, have := range c.Roles {
 		if have == r {

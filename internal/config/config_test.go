@@ -70,11 +70,11 @@ const certificates = "tls: {ca: ca.pem, cert: a.pem, key: a-key.pem}\n"
 // TestMistakesAreNamed wants each mistake with its line and a remedy.
 func TestMistakesAreNamed(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
-		{"host: alpha\nuplink: [eth1]\n", `:2: unknown key "uplink"; did you mean "uplinks"?`},
-		{"host: alpha\nfrobnicate: 1\n", `:2: unknown key "frobnicate"; the keys are capacity, host,`},
-		{"store:\n  listn: 192.0.2.1:1\n", `:2: unknown key "store.listn"; did you mean "listen"?`},
-		{"uplinks:\n- {interface: eth1, adresses: [192.0.2.1]}\n", `:2: unknown key "uplinks.adresses"; did you mean "addresses"?`},
-		{"host: a\nhost: b\n", ":2: host is there twice, first in line 1"},
+		{"host: alpha\nuplink: [eth1]\n", `:2: unknown key "uplink" in the configuration; did you mean "uplinks"?`},
+		{"host: alpha\nfrobnicate: 1\n", `:2: unknown key "frobnicate" in the configuration; the keys are capacity, host,`},
+		{"store:\n  listn: 192.0.2.1:1\n", `:2: unknown key "listn" in store; did you mean "listen"?`},
+		{"uplinks:\n- {interface: eth1, adresses: [192.0.2.1]}\n", `:2: unknown key "adresses" in uplinks; did you mean "addresses"?`},
+		{"host: a\nhost: b\n", `:2: key "host" is there twice in the configuration (first in line 1); keep one of them`},
 		{"host: a/b\n", `:1: "a/b" cannot be a host's name`},
 		{"host:\n", ":1: host has no value"},
 		{"roles: [vpn]\n", `:1: "vpn" is no role; did you mean "vnp"?`},
@@ -89,7 +89,7 @@ func TestMistakesAreNamed(t *testing.T) {
 		{"uplinks: [{interface: eth1, addresses: [192.0.2.1/24]}]\n", "has a prefix length"},
 		{"uplinks: [{interface: eth1, addresses: [192.0.2.300]}]\n", "is no IP address"},
 		{"uplinks: [{interface: eth1, addresses: [127.0.0.1]}]\n", "cannot reach 127.0.0.1"},
-		{"uplinks: {eth1: native}\n", ":1: uplinks is no list"},
+		{"uplinks: {eth1: native}\n", ":1: uplinks must be a list, not a mapping"},
 		{"capacity: {memory: 16}\n", "has no unit"},
 		{"capacity: {cpu: many}\n", "is no number of cores"},
 		{"capacity: {cpu: NaN}\n", "is no number of cores"},
@@ -105,9 +105,9 @@ func TestMistakesAreNamed(t *testing.T) {
 		{"listen: 192.0.2.1:7443\nstore: {endpoints: []}\n" + certificates, ":2: store.endpoints is empty"},
 		{"store: {endpoints: ['https://192.0.2.2:2379']}\nlisten: 192.0.2.1:7443\ntls: {ca: ca.pem}\n", ":3: tls is not complete"},
 		{"host: [alpha\n", "not valid YAML"},
-		{"- alpha\n", ":1: the file is no mapping"},
+		{"- alpha\n", ":1: the configuration must be a mapping, not a list"},
 		{"host: alpha\n---\nhost: beta\n", "second document"},
-		{"host: &a alpha\nmetrics: *a\n", ":2: metrics is an alias"},
+		{"host: &a alpha\nmetrics: *a\n", `metrics: "alpha" is no address`},
 	} {
 		path := write(t, c.text)
 		_, err := Read(path)

@@ -1,18 +1,16 @@
 package config
 
 import (
-	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net"
 	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,13 +18,14 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"trellis/internal/vnet"
+	"trellis/internal/yamlfile"
 )
 
 // maxFile bounds a configuration file, in bytes.
 const maxFile = 1 << 20
 
-// Read reads a file. Its paths are relative to the file's directory. All that is
-// wrong is told, a line each: FILE:LINE: what; remedy.
+// Read reads a file. Its paths are relative to the file's directory. Every
+// mistake is reported, a line each: FILE:LINE: what; remedy.
 func Read(path string) (*Config, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -49,30 +48,26 @@ func Read(path string) (*Config, error) {
 	return parse(path, filepath.Dir(abs), text)
 }
 
-// fault is one thing that is wrong with a file.
-type fault struct {
-	file string
-	line int
-	what string // with the remedy
-}
-
-func (f fault) Error() string { return fmt.Sprintf("%s:%d: %s", f.file, max(f.line, 1), f.what) }
-
 // reader walks a document and collects what is wrong with it.
 type reader struct {
-	file, dir string
-	faults    []fault
-	c         Config
-	lines     map[string]int // of what is there, by its path
+	yamlfile.Reader
+	dir   string
+	c     Config
+	lines map[string]int // of what is there, by its path
+}
+
+var configFile = yamlfile.Kind{
+	Second: "write one configuration",
+	Large:  "it is no configuration of Trellis",
 }
 
 func parse(file, dir string, text []byte) (*Config, error) {
-	r := &reader{file: file, dir: dir, c: Config{File: file}, lines: map[string]int{}}
-	root, err := r.document(text)
-	if err != nil {
+	r := &reader{Reader: yamlfile.Reader{File: file}, dir: dir, c: Config{File: file}, lines: map[string]int{}}
+	root, err := r.Parse(text, configFile)
+	if err != nil && !errors.Is(err, yamlfile.ErrEmpty) {
 		return nil, err
 	}
-	if root != nil {
+	if err == nil {
 		r.mapping(root, "", map[string]func(*yaml.Node){
 			"host": r.host, "roles": r.roles, "uplinks": r.uplinks, "capacity": r.capacity,
 			"listen":  func(n *yaml.Node) { r.c.Listen = r.address(n, "listen", true) },
@@ -83,131 +78,56 @@ func parse(file, dir string, text []byte) (*Config, error) {
 	if len(r.c.Roles) == 0 {
 		r.c.Roles = roles
 	}
-	if len(r.faults) == 0 {
+	if len(r.Errs) == 0 {
 		r.together()
 	}
-	if len(r.faults) == 0 {
-		return &r.c, nil
+	if err := r.Errs.Err(); err != nil {
+		return nil, err
 	}
-	slices.SortStableFunc(r.faults, func(a, b fault) int { return cmp.Compare(a.line, b.line) })
-	all := make([]error, len(r.faults))
-	for i, f := range r.faults {
-		all[i] = f
-	}
-	return nil, errors.Join(all...)
+	return &r.c, nil
 }
 
-var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
-
-// document gives the root mapping; nil for an empty file.
-func (r *reader) document(text []byte) (*yaml.Node, error) {
-	dec := yaml.NewDecoder(bytes.NewReader(text))
-	var doc, more yaml.Node
-	err := dec.Decode(&doc)
-	if errors.Is(err, io.EOF) {
-		return nil, nil
-	}
-	if err == nil {
-		if err := dec.Decode(&more); err == nil {
-			return nil, fault{r.file, more.Line, "the file holds a second document; write one configuration"}
-		} else if !errors.Is(err, io.EOF) {
-			return nil, r.syntax(err)
-		}
-	}
-	if err != nil {
-		return nil, r.syntax(err)
-	}
-	root := doc.Content[0]
-	if root.Tag == "!!null" {
-		return nil, nil
-	}
-	if root.Kind != yaml.MappingNode {
-		return nil, fault{r.file, root.Line, "the file is no mapping of keys and values; write lines like `host: alpha`"}
-	}
-	return root, nil
-}
-
-func (r *reader) syntax(err error) error {
-	text, line := err.Error(), 1
-	if m := yamlLine.FindStringSubmatch(text); m != nil {
-		text = text[len(m[0]):]
-		if n, err := strconv.Atoi(m[1]); err == nil {
-			line = n
-		}
-	}
-	return fault{r.file, line, "not valid YAML: " + text + "; check indentation, quotes and brackets from that line on"}
-}
-
+// fail notes a mistake that is worded "what; remedy".
 func (r *reader) fail(n *yaml.Node, format string, args ...any) {
-	r.faults = append(r.faults, fault{r.file, n.Line, fmt.Sprintf(format, args...)})
+	r.failAt(n.Line, format, args...)
 }
 
-// mapping reads the keys of a mapping, each once.
+func (r *reader) failAt(line int, format string, args ...any) {
+	what, remedy, _ := strings.Cut(fmt.Sprintf(format, args...), "; ")
+	r.Errs = append(r.Errs, yamlfile.Error{File: r.File, Line: max(line, 1), What: what, Remedy: remedy})
+}
+
+// mapping reads the keys of a mapping, each with its own function.
 func (r *reader) mapping(n *yaml.Node, at string, read map[string]func(*yaml.Node)) {
-	if n.Kind != yaml.MappingNode {
-		r.fail(n, "%s is no mapping; write its keys: %s", at, strings.Join(names(read), ", "))
-		return
+	what, prefix := at, at+"."
+	if at == "" {
+		what, prefix = "the configuration", ""
 	}
-	seen := map[string]int{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		k, v := n.Content[i], n.Content[i+1]
-		key, path := k.Value, k.Value
-		if at != "" {
-			path = at + "." + key
-		}
-		f := read[key]
-		switch {
-		case f == nil:
-			hint := "the keys are " + strings.Join(names(read), ", ")
-			if near := vnet.Nearest(key, names(read)); near != "" {
-				hint = fmt.Sprintf("did you mean %q?", near)
-			}
-			r.fail(k, "unknown key %q; %s", path, hint)
-		case seen[key] != 0:
-			r.fail(k, "%s is there twice, first in line %d; leave one out", path, seen[key])
-		case v.Kind == yaml.AliasNode:
-			r.fail(v, "%s is an alias; write the value itself", path)
-		default:
-			seen[key], r.lines[path] = k.Line, k.Line
-			f(v)
-		}
+	for _, p := range r.Mapping(n, what, slices.Sorted(maps.Keys(read))) {
+		r.lines[prefix+p.Key] = p.At.Line
+		read[p.Key](p.Value)
 	}
 }
 
-func names(read map[string]func(*yaml.Node)) []string {
-	all := make([]string, 0, len(read))
-	for k := range read {
-		all = append(all, k)
-	}
-	slices.Sort(all)
-	return all
-}
-
-// word reads a value of one word; false after a fault.
+// word reads a value of one word; false after a mistake.
 func (r *reader) word(n *yaml.Node, what string) (string, bool) {
-	if n.Kind != yaml.ScalarNode || n.Tag == "!!null" || n.Value == "" {
+	s, ok := r.Text(n, what)
+	if ok && s == "" {
 		r.fail(n, "%s has no value; write one, or leave the key out", what)
 		return "", false
 	}
-	return n.Value, true
+	return s, ok
 }
 
 // list gives the values of a list; one value alone counts as a list of one.
 func (r *reader) list(n *yaml.Node, what string) []*yaml.Node {
-	switch {
-	case n.Kind == yaml.SequenceNode:
-		for _, e := range n.Content {
-			if e.Kind == yaml.AliasNode {
-				r.fail(e, "%s holds an alias; write the value itself", what)
-				return nil
-			}
+	if n.Kind == yaml.ScalarNode {
+		if _, ok := r.word(n, what); !ok {
+			return nil
 		}
-		return n.Content
-	case n.Kind == yaml.ScalarNode && n.Tag != "!!null" && n.Value != "":
 		return []*yaml.Node{n}
 	}
-	r.fail(n, "%s is no list; write it as [a, b]", what)
-	return nil
+	return r.Sequence(n, what)
 }
 
 func (r *reader) host(n *yaml.Node) {
@@ -398,7 +318,7 @@ func (r *reader) tls(n *yaml.Node) {
 // together checks what only makes sense together.
 func (r *reader) together() {
 	at := func(path, format string, args ...any) {
-		r.faults = append(r.faults, fault{r.file, r.lines[path], fmt.Sprintf(format, args...)})
+		r.failAt(r.lines[path], format, args...)
 	}
 	c := &r.c
 	if c.StoreListen != "" && len(c.StoreEndpoints) > 0 {

@@ -51,9 +51,8 @@ type Facts struct {
 	Probes  map[Probe]error
 	Cgroup  Cgroup
 	Runtime map[string]string // path of crun and runc, where found
-	// FRR and BIRD hold the daemons' paths by name, where found.
-	FRR  map[string]string
-	BIRD map[string]string
+	// Daemons holds the paths of routing daemons' programs by name, where found.
+	Daemons map[string]string
 	// BridgeVLANFilter says whether br_netfilter shows the firewall bridged frames
 	// that have a VLAN tag.
 	BridgeVLANFilter bool

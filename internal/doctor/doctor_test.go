@@ -8,6 +8,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"trellis/internal/vnet"
+	"trellis/test/testenv"
 )
 
 // healthy gives the facts of a machine on which everything works.
@@ -18,8 +21,8 @@ func healthy() *Facts {
 		Probes:     map[Probe]error{},
 		Cgroup:     Cgroup{"v2", map[string]bool{"memory": true, "pids": true, "cpu": true}},
 		Runtime:    map[string]string{"crun": "/usr/bin/crun"},
-		FRR:        map[string]string{}, BIRD: map[string]string{"bird": "/usr/sbin/bird"},
-		IPv6: true, Seccomp: true, OpenFiles: 1 << 20,
+		Daemons:    map[string]string{},
+		IPv6:       true, Seccomp: true, OpenFiles: 1 << 20,
 		StateDir: "/var/lib/trellis", DiskFree: 10 << 30, Inodes: 1 << 20, InodesFree: 1 << 20, MemoryAvailable: 8 << 30,
 	}
 	for _, l := range limits {
@@ -28,8 +31,10 @@ func healthy() *Facts {
 	for _, p := range []Probe{ProbeBPF, ProbeTCX, ProbeFilter, ProbeVeth, ProbeBridge, ProbeTBF, ProbeNetem, ProbeUserNS, ProbeOverlay, ProbeIDMapped, ProbeBPFFS, ProbeTmpfs} {
 		f.Probes[p] = nil
 	}
-	for _, d := range frrDaemons {
-		f.FRR[d] = "/usr/lib/frr/" + d
+	for _, k := range vnet.DaemonKinds {
+		for _, p := range k.Programs {
+			f.Daemons[p] = k.Dirs[0] + "/" + p
+		}
 	}
 	return f
 }
@@ -62,7 +67,7 @@ func TestFaults(t *testing.T) {
 	for _, c := range []struct {
 		check  string
 		status Status
-		said   string // in the result
+		want   string // in the result
 		spoil  func(*Facts)
 	}{
 		{"kernel", Fail, "Linux 6.1 or later", func(f *Facts) { f.Kernel = "5.15.0-119-generic" }},
@@ -78,9 +83,9 @@ func TestFaults(t *testing.T) {
 		{"cgroup memory", Fail, "cgroup_disable=memory", func(f *Facts) { delete(f.Cgroup.Controllers, "memory") }},
 		{"container runtime", Fail, "apt-get install crun", func(f *Facts) { f.Runtime = nil }},
 		{"container runtime", Warn, "--runtime runc", func(f *Facts) { f.Runtime = map[string]string{"runc": "/usr/bin/runc"} }},
-		{"FRR", Warn, "apt-get install frr", func(f *Facts) { f.FRR = nil }},
-		{"FRR", Warn, "without isisd", func(f *Facts) { delete(f.FRR, "isisd") }},
-		{"BIRD", Warn, "apt-get install bird2", func(f *Facts) { f.BIRD = nil }},
+		{"FRR", Warn, "apt-get install frr", func(f *Facts) { delete(f.Daemons, "zebra") }},
+		{"FRR", Warn, "without isisd", func(f *Facts) { delete(f.Daemons, "isisd") }},
+		{"BIRD", Warn, "apt-get install bird2", func(f *Facts) { delete(f.Daemons, "bird") }},
 		{"bridge netfilter", Warn, "bridge-nf-filter-vlan-tagged=0", func(f *Facts) { f.BridgeVLANFilter = true }},
 		{"IPv6", Warn, "ipv6.disable=1", func(f *Facts) { f.IPv6 = false }},
 		{"user.max_user_namespaces", Fail, "room for about 0 nodes", func(f *Facts) { f.Sysctls["user.max_user_namespaces"] = 0 }},
@@ -102,8 +107,8 @@ func TestFaults(t *testing.T) {
 				continue
 			}
 			found = true
-			if r.Status != c.status || r.Cost == "" || r.Remedy == "" || !strings.Contains(r.Found+r.Cost+r.Remedy, c.said) {
-				t.Errorf("%s: %+v, want %s with %q", c.check, r, c.status, c.said)
+			if r.Status != c.status || r.Cost == "" || r.Remedy == "" || !strings.Contains(r.Found+r.Cost+r.Remedy, c.want) {
+				t.Errorf("%s: %+v, want %s with %q", c.check, r, c.status, c.want)
 			}
 		}
 		if !found {
@@ -164,9 +169,7 @@ func TestCgroupArrangements(t *testing.T) {
 
 // The probes leave nothing on the machine.
 func TestGatherHere(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: tries kernel features in namespaces of its own")
-	}
+	testenv.NeedRoot(t, "tries kernel features in namespaces of its own")
 	state := func() string {
 		mounts, err := os.ReadFile("/proc/self/mounts")
 		if err != nil {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trellis/internal/substrate/kernel"
+	"trellis/internal/vnet"
 )
 
 // Gather looks at the machine. stateDir is where the service keeps its state;
@@ -22,7 +23,7 @@ func Gather(stateDir string) (*Facts, error) {
 	f := &Facts{
 		Root: os.Geteuid() == 0, Arch: runtime.GOARCH, StateDir: stateDir,
 		Sysctls: map[string]int64{}, Namespaces: map[string]bool{}, Probes: map[Probe]error{},
-		Runtime: map[string]string{}, FRR: map[string]string{}, BIRD: map[string]string{},
+		Runtime: map[string]string{}, Daemons: map[string]string{},
 	}
 	var err error
 	if f.Kernel, err = kernel.Release(); err != nil {
@@ -85,10 +86,11 @@ func (f *Facts) programs() {
 	}
 	find(f.Runtime, "crun")
 	find(f.Runtime, "runc")
-	for _, d := range frrDaemons {
-		find(f.FRR, d, "/usr/lib/frr", "/usr/libexec/frr")
+	for _, k := range vnet.DaemonKinds {
+		for _, p := range k.Programs {
+			find(f.Daemons, p, k.Dirs...)
+		}
 	}
-	find(f.BIRD, "bird", "/usr/sbin")
 }
 
 // resources reads what is left of disk, memory and open files.

@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"trellis/internal/substrate/kernel"
+	"trellis/internal/vnet"
 )
 
 // Judge turns facts into results, in the order in which to mend things.
@@ -32,7 +33,7 @@ func Judge(f *Facts) []Result {
 	add(f.probe(ProbeOverlay, Warn, "node images other than host are refused", "modprobe overlay, or use a kernel with CONFIG_OVERLAY_FS"))
 	add(f.probe(ProbeIDMapped, Warn, "node images other than host are refused",
 		"put the state directory on ext4, xfs, btrfs or another file system with id-mapped mounts"))
-	add(f.frr(), f.bird())
+	add(f.daemons()...)
 	add(f.bridgeNetfilter(), f.ipv6())
 	add(f.limits()...)
 	add(f.openFiles(), f.disk(), f.memory())
@@ -141,31 +142,31 @@ func (f *Facts) runtime() Result {
 	return Result{"container runtime", Fail, "neither crun nor runc", "no node can start", "apt-get install crun"}
 }
 
-// frrDaemons are those that the generated configurations use, beside zebra.
-var frrDaemons = []string{"zebra", "ospfd", "ospf6d", "isisd", "bgpd", "ripd", "ripngd"}
+// daemons judges each kind of routing software.
+func (f *Facts) daemons() []Result {
+	var out []Result
+	for _, k := range vnet.DaemonKinds {
+		out = append(out, f.daemon(k))
+	}
+	return out
+}
 
-func (f *Facts) frr() Result {
-	const remedy = "apt-get install frr (Trellis runs its own instances; systemctl disable --now frr stops the packaged one)"
-	if f.FRR["zebra"] == "" {
-		return Result{"FRR", Warn, "not installed", "routing by FRR in nodes of image host is refused", remedy}
+func (f *Facts) daemon(k *vnet.DaemonKind) Result {
+	remedy := fmt.Sprintf("apt-get install %s (nodes run instances of their own: the packaged service need not run)", k.Package)
+	first := f.Daemons[k.Programs[0]]
+	if first == "" {
+		return Result{k.Title, Warn, "not installed", fmt.Sprintf("daemon: %s is refused in nodes of image host", k.Name), remedy}
 	}
 	var missing []string
-	for _, d := range frrDaemons {
-		if f.FRR[d] == "" {
-			missing = append(missing, d)
+	for _, p := range k.Programs {
+		if f.Daemons[p] == "" {
+			missing = append(missing, p)
 		}
 	}
 	if len(missing) > 0 {
-		return Result{"FRR", Warn, "without " + strings.Join(missing, ", "), "protocols of those daemons are refused in nodes of image host", remedy}
+		return Result{k.Title, Warn, "without " + strings.Join(missing, ", "), "protocols of those daemons are refused in nodes of image host", remedy}
 	}
-	return ok("FRR", f.FRR["zebra"])
-}
-
-func (f *Facts) bird() Result {
-	if path := f.BIRD["bird"]; path != "" {
-		return ok("BIRD", path)
-	}
-	return Result{"BIRD", Warn, "not installed", "daemon: bird is refused in nodes of image host", "apt-get install bird2"}
+	return ok(k.Title, first)
 }
 
 // bridgeNetfilter judges whether the machine's firewall sees the frames of LANs.

@@ -32,7 +32,7 @@ func ring(n int) *vnet.VNet {
 func parse(t *testing.T, v *vnet.VNet) string {
 	t.Helper()
 	var b bytes.Buffer
-	if err := SVG(&b, v); err != nil {
+	if err := SVG(&b, v, Options{}); err != nil {
 		t.Fatal(err)
 	}
 	d := xml.NewDecoder(bytes.NewReader(b.Bytes()))
@@ -48,7 +48,7 @@ func parse(t *testing.T, v *vnet.VNet) string {
 }
 
 // clear checks that no two nodes stand on each other.
-func clear(t *testing.T, p *picture) {
+func checkApart(t *testing.T, p *picture) {
 	t.Helper()
 	for i := range p.at {
 		for j := range i {
@@ -85,8 +85,8 @@ func TestShapesOfEveryKind(t *testing.T) {
 	}
 	for _, v := range []*vnet.VNet{{Name: "empty"}, ring(1), ring(2), ring(3), ring(60), star, apart, same} {
 		text := parse(t, v)
-		p := newPicture(newScene(v))
-		clear(t, p)
+		p := newPicture(newScene(v, Options{}))
+		checkApart(t, p)
 		if strings.Contains(text, "NaN") || strings.Contains(text, "Inf") {
 			t.Errorf("%s has a coordinate that is no number", v.Name)
 		}
@@ -116,8 +116,8 @@ func TestZoo(t *testing.T) {
 			t.Fatal(err)
 		}
 		parse(t, v)
-		p := newPicture(newScene(v))
-		clear(t, p)
+		p := newPicture(newScene(v, Options{}))
+		checkApart(t, p)
 		if n := covered(p); n > len(v.Nodes)/50 {
 			t.Errorf("%s: %d pairs of names cover each other", v.Name, n)
 		}
@@ -132,14 +132,14 @@ func TestTextIsEscaped(t *testing.T) {
 		t.Error("names are not escaped in SVG")
 	}
 	var b bytes.Buffer
-	if err := DOT(&b, v); err != nil {
+	if err := DOT(&b, v, Options{}); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(b.String(), `"a\"b\\"`) {
 		t.Errorf("names are not escaped in DOT:\n%s", b.String())
 	}
 	b.Reset()
-	if err := Mermaid(&b, v); err != nil {
+	if err := Mermaid(&b, v, Options{}); err != nil {
 		t.Fatal(err)
 	}
 	if strings.Contains(b.String(), "<script") || !strings.Contains(b.String(), "a#quot;b") {
@@ -176,7 +176,7 @@ func TestProjection(t *testing.T) {
 	for i, longitude := range []float64{175, 179, -179, -175} {
 		v.Nodes[i].Position = &vnet.Position{Latitude: float64(i), Longitude: longitude}
 	}
-	at, _ := newScene(v).project()
+	at, _ := newScene(v, Options{}).project()
 	for i := 1; i < 4; i++ {
 		if d := at[i].x - at[i-1].x; d <= 0 || d > 5 {
 			t.Errorf("node %d is %.1f degrees east of the one before", i, d)
@@ -188,11 +188,11 @@ func TestProjection(t *testing.T) {
 }
 
 func TestGolden(t *testing.T) {
-	for name, draw := range map[string]func(io.Writer, *vnet.VNet) error{"ring.dot": DOT, "ring.mmd": Mermaid} {
+	for name, draw := range map[string]func(io.Writer, *vnet.VNet, Options) error{"ring.dot": DOT, "ring.mmd": Mermaid} {
 		v := ring(3)
 		v.Links[2].Down = true
 		var b bytes.Buffer
-		if err := draw(&b, v); err != nil {
+		if err := draw(&b, v, Options{}); err != nil {
 			t.Fatal(err)
 		}
 		path := filepath.Join("testdata", name)
@@ -202,6 +202,87 @@ func TestGolden(t *testing.T) {
 		}
 		if b.String() != string(want) {
 			t.Errorf("%s differs; got\n%s", path, b.String())
+		}
+	}
+}
+
+// labelled is a network with a router, two hosts and a LAN, completed.
+func labelled(t *testing.T) *vnet.VNet {
+	t.Helper()
+	v, _, err := format.Read("office.yaml", []byte(`name: office
+routing: ospf
+nodes: {Core Router: , edge: , alice: {kind: host}, bob: {kind: host}}
+links:
+  - [Core Router, edge]
+  - [edge, alice]
+  - {name: floor, type: lan, endpoints: [edge, bob, Core Router]}
+`), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestHostsDifferFromRouters(t *testing.T) {
+	v := labelled(t)
+	text := parse(t, v)
+	if circles, squares := strings.Count(text, "<circle"), strings.Count(text, `class="host"`); circles != 2 || squares != 2 {
+		t.Errorf("%d circles and %d squares", circles, squares)
+	}
+	if !strings.Contains(text, ">Core Router</text>") || strings.Contains(text, ">core-router</text>") {
+		t.Error("the node's display name is not shown")
+	}
+	for name, c := range map[string]struct {
+		draw func(io.Writer, *vnet.VNet, Options) error
+		want []string
+	}{
+		"dot":     {DOT, []string{`"alice" [label="alice", tooltip="alice", shape=box`, `"core-router" [label="Core Router"`, `taillabel="eth1`}},
+		"mermaid": {Mermaid, []string{`n2["alice"]`, `n0(("Core Router"))`, "eth1 · eth1"}},
+	} {
+		var b bytes.Buffer
+		if err := c.draw(&b, v, Options{Interfaces: true}); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(b.String(), want) {
+				t.Errorf("%s lacks %q:\n%s", name, want, b.String())
+			}
+		}
+	}
+}
+
+// What is shown at the ends of links covers nothing else on networks of the size
+// that people read it on.
+func TestInterfacesAndAddressesDoNotOverlap(t *testing.T) {
+	nets := []*vnet.VNet{labelled(t)}
+	abilene, _, err := format.Load("../../examples/abilene.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nets = append(nets, abilene)
+	for _, o := range []Options{{Interfaces: true}, {Interfaces: true, Addresses: true}} {
+		for _, v := range nets {
+			p := newPicture(newScene(v, o))
+			ends := 0
+			for i := range v.Links {
+				ends += len(v.Links[i].Endpoints)
+			}
+			if len(p.tips) != ends {
+				t.Errorf("%s: %d labels at %d ends", v.Name, len(p.tips), ends)
+			}
+			all := append([]*label{}, p.tips...)
+			for i, l := range p.names {
+				if p.vertices[i].shape != lan {
+					all = append(all, l)
+				}
+			}
+			for i := range all {
+				for j := range i {
+					if all[i].box().overlap(all[j].box()) > 4 {
+						t.Errorf("%s %+v: %q and %q cover each other", v.Name, o, all[i].text, all[j].text)
+					}
+				}
+			}
 		}
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// geoShare is the part of the nodes that must have coordinates for a drawing to
+// geoShare is the share of the nodes that must have coordinates for a drawing to
 // follow them. The others are placed between their neighbours.
 const geoShare = 0.5
 
@@ -16,7 +16,7 @@ func (s *scene) hasGeo() bool {
 	placed, routers := 0, 0
 	distinct := map[[2]float64]bool{}
 	for _, v := range s.vertices {
-		if v.lan {
+		if v.shape == lan {
 			continue
 		}
 		routers++
@@ -66,12 +66,19 @@ func (s *scene) project() (at []point, known []bool) {
 	return at, known
 }
 
-// emptyShare is the part of the map's extent that a stretch without nodes may
+// emptyShare is the share of the map's extent that a stretch without nodes may
 // take at most.
 const emptyShare = 0.1
 
-// narrow shortens the stretches of an axis that have no nodes.
+// narrow shortens the stretches of an axis that have no nodes: a few times, since
+// a stretch that was most of the extent is still much of what is left of it.
 func narrow(at []point, known []bool, axis func(*point) *float64) {
+	for range 3 {
+		narrowOnce(at, known, axis)
+	}
+}
+
+func narrowOnce(at []point, known []bool, axis func(*point) *float64) {
 	var order []int
 	for i := range at {
 		if known[i] {

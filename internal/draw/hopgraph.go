@@ -17,7 +17,7 @@ type hopGraph struct {
 }
 
 // newHopGraph makes the graph of the vertices in members, with the adjacency
-// given for all vertices.
+// of all vertices.
 func newHopGraph(members []int, neighbors [][]int) *hopGraph {
 	local := make(map[int]int, len(members))
 	for i, v := range members {

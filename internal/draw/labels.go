@@ -18,8 +18,8 @@ type spot struct {
 
 func (l *label) box() rect { return l.spots[l.at].box }
 
-// labelRounds is how often every label looks for a better place, given where
-// the others stand.
+// labelRounds is how often every label looks for a better place while the
+// others stay.
 const labelRounds = 6
 
 // place chooses a spot for each label so that as little as possible is
@@ -86,6 +86,44 @@ func beside(c point, radius, w, h float64) []spot {
 			{diagonal, gap*0.6 + h/2}, {diagonal, -gap*0.6 - h/2}, {-diagonal, gap*0.6 + h/2}, {-diagonal, -gap*0.6 - h/2},
 		} {
 			out = append(out, spot{around(c.add(p), w, h), float64(i)*1.5 + float64(ring)*25})
+		}
+	}
+	return out
+}
+
+// atEnd gives the places beside a path near one of its ends, on either side of it:
+// the nearest first.
+func atEnd(p path, far bool, radius, w, h float64) []spot {
+	from, next := p.at(0), p.at(0.1)
+	if far {
+		from, next = p.at(1), p.at(0.9)
+	}
+	length := from.dist(p.at(0.5)) * 2
+	d := next.sub(from)
+	norm := d.norm()
+	if norm == 0 {
+		return []spot{{box: around(from, w, h)}}
+	}
+	d = d.scale(1 / norm)
+	n := point{-d.y, d.x}
+	along := radius + 3 + (math.Abs(d.x)*w+math.Abs(d.y)*h)/2
+	aside := 2 + (math.Abs(n.x)*w+math.Abs(n.y)*h)/2
+	var out []spot
+	for k := range 6 {
+		at := along + float64(k)*h/2
+		if k > 0 && at > length*0.55 {
+			break
+		}
+		on := from.add(d.scale(at))
+		if p.bent {
+			t := min(at/length, 1)
+			if far {
+				t = 1 - t
+			}
+			on = p.at(t)
+		}
+		for side, sign := range []float64{1, -1} {
+			out = append(out, spot{around(on.add(n.scale(sign*aside)), w, h), float64(3*k + side)})
 		}
 	}
 	return out

@@ -106,7 +106,7 @@ func startLayout(g *hopGraph) []point {
 		}
 	}
 	// Vertices with the same neighbours get the same place; a little noise lets
-	// the refinement part them.
+	// the refinement separate them.
 	for i := range at {
 		at[i] = at[i].add(point{0.05 * noise.NormFloat64(), 0.05 * noise.NormFloat64()})
 	}

@@ -49,7 +49,7 @@ func pivotLayout(adjacent [][]int) []point {
 	at := make([]point, n)
 	var eigen mat.EigenSym
 	if !eigen.Factorize(product, true) {
-		return at // all in one place; the refinement parts them
+		return at // all in one place; the refinement separates them
 	}
 	var vectors mat.Dense
 	eigen.VectorsTo(&vectors) // ascending by eigenvalue

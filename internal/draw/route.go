@@ -54,7 +54,7 @@ func (p *picture) detour(e edge, r path, normal point, length float64) float64 {
 			continue
 		}
 		clearance := p.style.radius + 5
-		if p.vertices[i].lan {
+		if p.vertices[i].shape == lan {
 			_, h := p.style.lanSize(p.vertices[i].label)
 			clearance = h/2 + 5
 		}

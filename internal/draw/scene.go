@@ -23,11 +23,27 @@ type scene struct {
 	common string
 }
 
+// shape is what stands for a vertex.
+type shape string
+
+const (
+	router shape = "router"
+	host   shape = "host"
+	lan    shape = "lan"
+)
+
 type vertex struct {
-	label string
+	name  string // of the node, or of the LAN
+	label string // lines
 	title string // shown when pointed at
-	lan   bool
+	shape shape
 	geo   *vnet.Position
+}
+
+// Options say what a drawing shows beyond the nodes and links.
+type Options struct {
+	Interfaces bool // the names of interfaces, at the ends of links
+	Addresses  bool // the addresses of interfaces and loopbacks
 }
 
 type edge struct {
@@ -35,24 +51,36 @@ type edge struct {
 	label string
 	title string
 	down  bool
+	// ends are the texts at a and b, lines of interface names and addresses.
+	ends [2]string
 	// nth counts the edges between the same vertices, of which there are many.
 	nth, many int
 }
 
 // newScene makes the scene of a network. Endpoints of nodes that do not exist
 // are left out: drawing is no place to complain.
-func newScene(v *vnet.VNet) *scene {
+func newScene(v *vnet.VNet, o Options) *scene {
 	s := &scene{name: v.Name}
 	index := make(map[string]int, len(v.Nodes))
 	for i := range v.Nodes {
 		n := &v.Nodes[i]
 		index[n.Name] = len(s.vertices)
-		s.vertices = append(s.vertices, vertex{label: n.Name, title: nodeTitle(n), geo: n.Position})
+		kind := router
+		if !n.Kind.Traits().Forwards {
+			kind = host
+		}
+		label := n.DisplayName()
+		if o.Addresses {
+			for _, a := range n.Loopbacks {
+				label += "\n" + a.String()
+			}
+		}
+		s.vertices = append(s.vertices, vertex{name: n.Name, label: label, title: nodeTitle(n), shape: kind, geo: n.Position})
 	}
 	for i := range v.Links {
 		l := &v.Links[i]
 		if l.Type == vnet.LAN {
-			s.addLAN(l, index)
+			s.addLAN(l, index, o)
 			continue
 		}
 		if len(l.Endpoints) != 2 {
@@ -61,7 +89,8 @@ func newScene(v *vnet.VNet) *scene {
 		a, okA := index[l.Endpoints[0].Node]
 		b, okB := index[l.Endpoints[1].Node]
 		if okA && okB {
-			s.edges = append(s.edges, edge{a: a, b: b, label: linkLabel(l), title: linkTitle(l), down: l.Down})
+			s.edges = append(s.edges, edge{a: a, b: b, label: linkLabel(l), title: linkTitle(l), down: l.Down,
+				ends: [2]string{endText(&l.Endpoints[0], o), endText(&l.Endpoints[1], o)}})
 		}
 	}
 	s.countParallel()
@@ -85,13 +114,13 @@ func newScene(v *vnet.VNet) *scene {
 }
 
 // addLAN adds a vertex for a LAN and an edge for each of its interfaces.
-func (s *scene) addLAN(l *vnet.Link, index map[string]int) {
+func (s *scene) addLAN(l *vnet.Link, index map[string]int, o Options) {
 	at := len(s.vertices)
 	label := l.Name
 	if label == "" {
 		label = "LAN"
 	}
-	s.vertices = append(s.vertices, vertex{label: label, title: linkTitle(l), lan: true})
+	s.vertices = append(s.vertices, vertex{name: label, label: label, title: linkTitle(l), shape: lan})
 	for i := range l.Endpoints {
 		e := &l.Endpoints[i]
 		if n, ok := index[e.Node]; ok {
@@ -99,7 +128,7 @@ func (s *scene) addLAN(l *vnet.Link, index map[string]int) {
 			if text := shapeText(e.Tx); text != "" {
 				title += "\nsends " + text
 			}
-			s.edges = append(s.edges, edge{a: n, b: at, label: shapeText(e.Tx), title: title, down: l.Down})
+			s.edges = append(s.edges, edge{a: n, b: at, label: shapeText(e.Tx), title: title, down: l.Down, ends: [2]string{endText(e, o)}})
 		}
 	}
 }
@@ -147,12 +176,29 @@ func (s *scene) neighbors() [][]int {
 }
 
 func nodeTitle(n *vnet.Node) string {
-	lines := []string{n.Name}
+	lines := []string{n.DisplayName()}
+	if n.Display != "" {
+		lines = append(lines, n.Name)
+	}
 	for _, a := range n.Loopbacks {
 		lines = append(lines, a.String())
 	}
-	if n.ASN != 0 {
+	if n.Routing.Speaks(vnet.BGP) {
 		lines = append(lines, fmt.Sprintf("AS %d", n.ASN))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// endText is what a drawing shows at an end of a link, a line for each thing.
+func endText(e *vnet.Interface, o Options) string {
+	var lines []string
+	if o.Interfaces {
+		lines = append(lines, e.Name)
+	}
+	if o.Addresses {
+		for _, a := range e.Addrs {
+			lines = append(lines, a.String())
+		}
 	}
 	return strings.Join(lines, "\n")
 }

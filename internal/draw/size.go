@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"strings"
 )
 
 // style is the size of things in a picture, in pixels.
@@ -16,9 +17,35 @@ type style struct {
 	line   float64 // width of a link
 }
 
-// styleFor picks sizes for a number of vertices: small networks get room,
-// large ones stay within a page that a browser can show.
-func styleFor(vertices int) style {
+// styleFor picks sizes for a scene: small networks get room, large ones stay
+// within a page that a browser can show, and texts at the ends of links need
+// longer links.
+func styleFor(s *scene) style {
+	st := styleOf(len(s.vertices))
+	widest, highest := 0.0, 0.0
+	for _, e := range s.edges {
+		for _, text := range e.ends {
+			w, h := textSize(text, st.small)
+			widest, highest = max(widest, w), max(highest, h)
+		}
+	}
+	names, count := 0.0, 0
+	for _, v := range s.vertices {
+		if w, _ := textSize(v.label, st.font); v.shape != lan {
+			names += w
+			count++
+		}
+	}
+	// Most names find their place if nodes are about as far apart as names are wide.
+	st.pitch = max(st.pitch, min(0.7*names/float64(max(count, 1))+2*st.radius+st.font, 1.7*st.pitch))
+	if widest > 0 {
+		st.hop = max(st.hop, 2*widest+3*st.radius+2*st.small)
+		st.pitch = max(1.5*st.pitch, widest+highest+2*st.radius)
+	}
+	return st
+}
+
+func styleOf(vertices int) style {
 	switch {
 	case vertices <= 40:
 		return style{radius: 9, font: 13, small: 10.5, pitch: 56, hop: 120, line: 1.6}
@@ -50,6 +77,21 @@ func textWidth(s string, font float64) float64 {
 	}
 	return w * font
 }
+
+// textSize estimates the size of lines of text.
+func textSize(s string, font float64) (w, h float64) {
+	if s == "" {
+		return 0, 0
+	}
+	for line := range strings.Lines(s) {
+		w = max(w, textWidth(strings.TrimSuffix(line, "\n"), font))
+		h += lineHeight * font
+	}
+	return w, h
+}
+
+// lineHeight is the distance of two lines of text, by the font's size.
+const lineHeight = 1.15
 
 // lanSize gives the size of the bar that stands for a LAN.
 func (st style) lanSize(label string) (w, h float64) {
@@ -83,14 +125,14 @@ func (st style) fit(at []point, s *scene) {
 	}
 }
 
-// spread parts vertices that are nearer to each other than the pitch, and
+// spread separates vertices that are nearer to each other than the pitch, and
 // draws each back to where it belongs.
 func (st style) spread(at []point, s *scene) {
 	home := slices.Clone(at)
 	reach := make([]float64, len(at))
 	for i, v := range s.vertices {
 		reach[i] = st.pitch / 2
-		if v.lan {
+		if v.shape == lan {
 			w, _ := st.lanSize(v.label)
 			reach[i] = max(reach[i], w/2)
 		}
@@ -129,7 +171,7 @@ func (st style) spread(at []point, s *scene) {
 							continue
 						}
 						if norm < 1e-6 {
-							// The same place: part them at an angle of their own.
+							// The same place: separate them at an angle of their own.
 							sin, cos := math.Sincos(float64(i)*2.399963 + float64(j))
 							d, norm = point{cos, sin}, 1
 							want = max(want, 1)

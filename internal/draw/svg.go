@@ -5,6 +5,7 @@ import (
 	"encoding/xml"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,10 +23,10 @@ const (
 )
 
 // SVG writes a picture of the network as one self-contained SVG file, without
-// scripts or references. Nodes stand where their coordinates put them when at
+// scripts or references. Routers are circles, hosts are squares, LANs are bars. Nodes stand where their coordinates put them when at
 // least half of them have some, else where the layout does.
-func SVG(w io.Writer, v *vnet.VNet) error {
-	s := newScene(v)
+func SVG(w io.Writer, v *vnet.VNet, o Options) error {
+	s := newScene(v, o)
 	p := newPicture(s)
 	b := bufio.NewWriter(w)
 	p.write(b)
@@ -40,11 +41,12 @@ type picture struct {
 	paths  []path
 	names  []*label // of vertices; empty text for LANs, whose name is in the bar
 	notes  []*label // of edges; nil where an edge has none
+	tips   []*label // at the ends of edges
 	bounds rect
 }
 
 func newPicture(s *scene) *picture {
-	p := &picture{scene: s, style: styleFor(len(s.vertices))}
+	p := &picture{scene: s, style: styleFor(s)}
 	if len(s.vertices) == 0 {
 		return p
 	}
@@ -67,11 +69,10 @@ func newPicture(s *scene) *picture {
 func (p *picture) label() {
 	var all []*label
 	var nodes []rect
-	height := p.style.font * 1.15
 	for i, v := range p.vertices {
 		l := &label{text: v.label, font: p.style.font}
-		w := textWidth(v.label, p.style.font)
-		if v.lan {
+		w, height := textSize(v.label, p.style.font)
+		if v.shape == lan {
 			w, h := p.style.lanSize(v.label)
 			box := around(p.at[i], w, h)
 			nodes = append(nodes, box)
@@ -97,6 +98,14 @@ func (p *picture) label() {
 			lines = append(lines, [2]point{r.a, m}, [2]point{m, r.b})
 		} else {
 			lines = append(lines, [2]point{r.a, r.b})
+		}
+		for k, text := range e.ends {
+			if text != "" {
+				w, h := textSize(text, p.style.small)
+				l := &label{text: text, font: p.style.small, spots: atEnd(r, k == 1, p.style.radius, w, h)}
+				p.tips = append(p.tips, l)
+				all = append(all, l)
+			}
 		}
 		if e.label == "" || labelled > linkLabels {
 			p.notes = append(p.notes, nil)
@@ -126,7 +135,7 @@ func (p *picture) frame() {
 		cover(around(p.at[i], 2*p.style.radius+2, 2*p.style.radius+2))
 		cover(p.names[i].box())
 	}
-	for _, l := range p.notes {
+	for _, l := range slices.Concat(p.notes, p.tips) {
 		if l != nil {
 			cover(l.box())
 		}
@@ -165,8 +174,11 @@ func (p *picture) write(b *bufio.Writer) {
 			writeText(b, "rate", l)
 		}
 	}
+	for _, l := range p.tips {
+		writeText(b, "tip", l)
+	}
 	for i, v := range p.vertices {
-		if !v.lan {
+		if v.shape != lan {
 			writeText(b, "name", p.names[i])
 		}
 	}
@@ -181,14 +193,16 @@ func (p *picture) writeStyle(b *bufio.Writer) {
 .link { fill: none; stroke: #8a97a6; stroke-width: %s }
 .link.down { stroke: #c0392b; stroke-dasharray: 5 4 }
 .node { fill: #2f6f9f; stroke: #ffffff; stroke-width: 1.5 }
+.host { fill: #5d8a3a; stroke: #ffffff; stroke-width: 1.5 }
 .lan { fill: #fdf1d8; stroke: #b7791f; stroke-width: 1.4 }
-.name, .rate, .bus { text-anchor: middle }
-.name, .rate { paint-order: stroke; stroke: #ffffff; stroke-opacity: .88; stroke-linejoin: round }
+.name, .rate, .tip, .bus { text-anchor: middle }
+.name, .rate, .tip { paint-order: stroke; stroke: #ffffff; stroke-opacity: .88; stroke-linejoin: round }
 .name { font-size: %spx; fill: #1d2733; stroke-width: 3px }
 .rate { font-size: %spx; fill: #51606f; stroke-width: 4px }
+.tip { font-size: %spx; fill: #8a6a1f; stroke-width: 3px }
 .bus { font-size: %spx; fill: #6d4708 }
 </style>
-`, px(st.line), px(st.font), px(st.small), px(st.font))
+`, px(st.line), px(st.font), px(st.small), px(st.small), px(st.font))
 }
 
 func (p *picture) writeEdge(b *bufio.Writer, e edge, r path) {
@@ -206,7 +220,13 @@ func (p *picture) writeEdge(b *bufio.Writer, e edge, r path) {
 }
 
 func (p *picture) writeVertex(b *bufio.Writer, v vertex, at point) {
-	if !v.lan {
+	if v.shape == host {
+		side := 1.8 * p.style.radius
+		fmt.Fprintf(b, `<rect class="host" x="%s" y="%s" width="%s" height="%s" rx="%s"><title>%s</title></rect>`+"\n",
+			px(at.x-side/2), px(at.y-side/2), px(side), px(side), px(side/6), escape(v.title))
+		return
+	}
+	if v.shape == router {
 		fmt.Fprintf(b, `<circle class="node" cx="%s" cy="%s" r="%s"><title>%s</title></circle>`+"\n",
 			px(at.x), px(at.y), px(p.style.radius), escape(v.title))
 		return
@@ -218,7 +238,17 @@ func (p *picture) writeVertex(b *bufio.Writer, v vertex, at point) {
 
 func writeText(b *bufio.Writer, class string, l *label) {
 	c := l.box().center()
-	fmt.Fprintf(b, `<text class="%s" x="%s" y="%s">%s</text>`+"\n", class, px(c.x), px(baseline(c.y, l.font)), escape(l.text))
+	lines := strings.Split(l.text, "\n")
+	if len(lines) == 1 {
+		fmt.Fprintf(b, `<text class="%s" x="%s" y="%s">%s</text>`+"\n", class, px(c.x), px(baseline(c.y, l.font)), escape(l.text))
+		return
+	}
+	fmt.Fprintf(b, `<text class="%s">`, class)
+	y := c.y - float64(len(lines)-1)/2*lineHeight*l.font
+	for i, line := range lines {
+		fmt.Fprintf(b, `<tspan x="%s" y="%s">%s</tspan>`, px(c.x), px(baseline(y+float64(i)*lineHeight*l.font, l.font)), escape(line))
+	}
+	fmt.Fprintln(b, "</text>")
 }
 
 // baseline gives the baseline of a text whose middle is at y. The attribute

@@ -2,8 +2,8 @@
 // assignment out. It is pure, knows nothing of the rest of Trellis, and gives the
 // same assignment for the same request every time.
 //
-// [FirstFit] is the only algorithm so far. Whoever embeds takes it through an
-// interface of its own, so that others can stand in its place.
+// [FirstFit] is the only algorithm so far. Callers use it through an
+// interface of their own, so that others can stand in its place.
 package embed
 
 import (
@@ -18,11 +18,11 @@ type Request struct {
 	// served in.
 	Nodes []Node
 	Links []Link
-	// Hosts are the substrate nodes that take new nodes, in any order.
+	// Hosts are the substrate nodes that accept new nodes, in any order.
 	Hosts []Host
 }
 
-// Node is a virtual node. A limit of 0 takes nothing.
+// Node is a virtual node. A limit of 0 counts as nothing.
 type Node struct {
 	Name   string
 	Memory int64   // limit, bytes
@@ -43,9 +43,9 @@ type Link struct {
 // Host is a substrate node.
 type Host struct {
 	Name   string
-	Memory int64   // that nodes may be given, bytes
-	CPU    float64 // cores that nodes may be given
-	// What nodes of other networks are given. Limits are ceilings and not
+	Memory int64   // for nodes, bytes
+	CPU    float64 // cores for nodes
+	// What nodes of other networks are limited to. Limits are ceilings and not
 	// reservations, so it may be more than there is.
 	MemoryUsed int64
 	CPUUsed    float64
@@ -59,7 +59,7 @@ type Assignment map[string]string
 // somewhere, or must be, go before the others. Links do not count.
 type FirstFit struct{}
 
-// Embed assigns every node. It fails only where a node asks for a host that takes
+// Embed assigns every node. It fails only where a node asks for a host that accepts
 // none, or where there are no hosts for the nodes that have to go somewhere.
 func (FirstFit) Embed(r Request) (Assignment, error) {
 	hosts := slices.Clone(r.Hosts)
@@ -83,7 +83,7 @@ func (FirstFit) Embed(r Request) (Assignment, error) {
 		}
 		h := find(name)
 		if h == nil && name != n.At {
-			return nil, fmt.Errorf("node %s asks for %s, which takes no nodes", n.Name, name)
+			return nil, fmt.Errorf("node %s asks for %s, which accepts no nodes", n.Name, name)
 		}
 		if h != nil {
 			h.charge(n)
@@ -96,7 +96,7 @@ func (FirstFit) Embed(r Request) (Assignment, error) {
 			continue
 		}
 		if len(hosts) == 0 {
-			return nil, fmt.Errorf("no substrate node takes node %s", n.Name)
+			return nil, fmt.Errorf("no substrate node accepts node %s", n.Name)
 		}
 		h := choose(hosts, n)
 		h.charge(n)
@@ -133,7 +133,7 @@ func (h *Host) fits(n *Node) bool {
 // as 0.1, which no floating point number is, may be wrong by.
 const grain = 1e-6
 
-// left is the share of the host that is not given to nodes, of what it has least
+// left is the share of the host that is free, of what it has least
 // of: 1 for an empty one, below 0 where more is promised than there is.
 func (h *Host) left() float64 {
 	share := func(used, all float64) float64 {

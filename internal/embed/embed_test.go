@@ -56,27 +56,27 @@ func parse(t *testing.T, text string) Request {
 	}
 	for line := range strings.Lines(text) {
 		words := strings.Fields(line)
-		said := map[string]string{}
+		fields := map[string]string{}
 		for _, w := range words[2:] {
 			key, value, _ := strings.Cut(w, "=")
-			said[key] = value
+			fields[key] = value
 		}
 		value := func(key string) float64 {
-			if said[key] == "" {
+			if fields[key] == "" {
 				return 0
 			}
-			return number(said[key])
+			return number(fields[key])
 		}
 		switch words[0] {
 		case "host":
 			h := Host{Name: words[1], Memory: int64(value("memory")), CPU: value("cpu")}
-			if memory, cpu, ok := strings.Cut(said["used"], "/"); ok {
+			if memory, cpu, ok := strings.Cut(fields["used"], "/"); ok {
 				h.MemoryUsed, h.CPUUsed = int64(number(memory)), number(cpu)
 			}
 			r.Hosts = append(r.Hosts, h)
 		case "node":
 			r.Nodes = append(r.Nodes, Node{
-				Name: words[1], Memory: int64(value("memory")), CPU: value("cpu"), On: said["on"], At: said["at"],
+				Name: words[1], Memory: int64(value("memory")), CPU: value("cpu"), On: fields["on"], At: fields["at"],
 			})
 		default:
 			t.Fatalf("%q is no object", words[0])
@@ -131,13 +131,13 @@ func TestFirstFitKeepsItsPromises(t *testing.T) {
 		if again, err := (FirstFit{}).Embed(shuffled); err != nil || !maps.Equal(got, again) {
 			t.Errorf("seed %d: with the hosts in another order %v, %v; before %v", seed, again, err, got)
 		}
-		settled := r
-		settled.Nodes = slices.Clone(r.Nodes)
-		for i := range settled.Nodes {
-			settled.Nodes[i].At = got[settled.Nodes[i].Name]
+		placed := r
+		placed.Nodes = slices.Clone(r.Nodes)
+		for i := range placed.Nodes {
+			placed.Nodes[i].At = got[placed.Nodes[i].Name]
 		}
-		settled.Nodes = append(settled.Nodes, Node{Name: "new", Memory: 1})
-		again, err := FirstFit{}.Embed(settled)
+		placed.Nodes = append(placed.Nodes, Node{Name: "new", Memory: 1})
+		again, err := FirstFit{}.Embed(placed)
 		delete(again, "new")
 		if err != nil || !reflect.DeepEqual(got, again) {
 			t.Errorf("seed %d: with one node more %v, %v; before %v", seed, again, err, got)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -16,8 +17,9 @@ import (
 
 	trellisv1 "trellis/api/trellis/v1"
 	"trellis/api/trellis/v1/trellisv1connect"
+	"trellis/internal/agentapi"
 	"trellis/internal/plan"
-	"trellis/internal/vnp"
+	"trellis/internal/store"
 )
 
 const (
@@ -38,7 +40,7 @@ type client struct {
 	rpc       trellisv1connect.AgentServiceClient
 }
 
-var _ vnp.Substrate = (*client)(nil)
+var _ agentapi.Agent = (*client)(nil)
 
 // dial makes a client; it connects when it is used.
 func dial(host, api string, given *tls.Config) *client {
@@ -59,7 +61,7 @@ func dial(host, api string, given *tls.Config) *client {
 		host: host, api: api, config: given, transport: transport,
 		rpc: trellisv1connect.NewAgentServiceClient(&http.Client{Transport: transport}, "https://"+api,
 			connect.WithReadMaxBytes(maxMessage),
-			connect.WithAcceptCompression("gzip", nil, nil), // figures and captures are not worth the time
+			connect.WithAcceptCompression("gzip", nil, nil), // statistics and captures are not worth the time
 		),
 	}
 }
@@ -116,24 +118,30 @@ func (c *client) explain(ctx context.Context, err error) error {
 	text := "on " + c.host + ": " + known.Message()
 	switch {
 	case ctx.Err() != nil || known.Code() == connect.CodeDeadlineExceeded:
-		return c.unreachable(fmt.Sprintf("substrate node %s has not answered in time; what runs there goes on", c.host), err)
+		return c.unreachable(fmt.Sprintf("substrate node %s has not answered in time", c.host), known)
 	case !connect.IsWireError(err):
-		return c.unreachable(fmt.Sprintf("substrate node %s does not answer at %s (%s); what runs there goes on", c.host, c.api, known.Message()), err)
+		return c.unreachable(fmt.Sprintf("substrate node %s does not answer at %s (%s)", c.host, c.api, known.Message()), known)
+	case known.Code() == connect.CodeCanceled:
+		// Nobody has canceled it here.
+		return c.unreachable(fmt.Sprintf("trellis serve on substrate node %s has ended during the request", c.host), known)
 	case known.Code() == connect.CodeUnavailable:
-		return c.unreachable(text, err)
+		return c.unreachable(text, known)
 	case known.Code() == connect.CodeNotFound:
-		return notFound(text)
+		return store.NotFound("%s", text)
 	case known.Code() == connect.CodeUnimplemented:
 		return fmt.Errorf("substrate node %s runs another version of Trellis, which does not know this request; give all the same", c.host)
 	}
 	return errors.New(text)
 }
 
-func (c *client) unreachable(why string, err error) error {
-	return &vnp.Unreachable{Host: c.host, Why: why, Err: err}
+// unreachable makes the error of a substrate node that does not answer. The cause goes
+// without its connect code, which a handler would send to the client in place of
+// the sentence.
+func (c *client) unreachable(why string, err *connect.Error) error {
+	return &agentapi.Unreachable{Host: c.host, Why: why + remedy, Err: err.Unwrap()}
 }
 
-// Prepare implements [vnp.Substrate].
+// Prepare implements [agentapi.Agent].
 func (c *client) Prepare(ctx context.Context, p *plan.Plan) error {
 	b, err := json.Marshal(p)
 	if err != nil {
@@ -143,8 +151,8 @@ func (c *client) Prepare(ctx context.Context, p *plan.Plan) error {
 	return c.explain(ctx, err)
 }
 
-// DryRun implements [vnp.Substrate].
-func (c *client) DryRun(ctx context.Context, p *plan.Plan) ([]vnp.Step, error) {
+// DryRun implements [agentapi.Agent].
+func (c *client) DryRun(ctx context.Context, p *plan.Plan) ([]agentapi.Step, error) {
 	b, err := json.Marshal(p)
 	if err != nil {
 		return nil, fmt.Errorf("encode the plan of %s: %w", p.VNet, err)
@@ -153,14 +161,14 @@ func (c *client) DryRun(ctx context.Context, p *plan.Plan) ([]vnp.Step, error) {
 	if err != nil {
 		return nil, c.explain(ctx, err)
 	}
-	var steps []vnp.Step
+	var steps []agentapi.Step
 	for _, s := range r.Msg.Steps {
-		steps = append(steps, vnp.Step{Op: s.Op, Object: s.Object, Detail: s.Detail})
+		steps = append(steps, agentapi.Step{Op: s.Op, Object: s.Object, Detail: s.Detail})
 	}
 	return steps, nil
 }
 
-// Capture implements [vnp.Substrate].
+// Capture implements [agentapi.Agent].
 func (c *client) Capture(ctx context.Context, vnet, node, iface string, snaplen uint32, count uint64, w io.Writer) error {
 	// Leaving early, for a writer that fails, must end the call.
 	call, cancel := context.WithCancel(ctx)
@@ -184,8 +192,38 @@ func (c *client) Capture(ctx context.Context, vnet, node, iface string, snaplen 
 	return c.explain(ctx, stream.Err())
 }
 
-// Ping implements [vnp.Substrate].
-func (c *client) Ping(ctx context.Context, r vnp.PingRequest, progress func(done, total int)) (*vnp.PingResult, error) {
+// Logs implements [agentapi.Agent].
+func (c *client) Logs(ctx context.Context, vnet, node string, q agentapi.LogQuery, each func(service string, text []byte) error) error {
+	// Leaving early, for a reader that fails, must end the call.
+	call, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := c.rpc.Logs(call, connect.NewRequest(&trellisv1.LogsRequest{
+		Vnet: vnet, Node: node, Service: q.Service, Tail: int32(q.Tail), Follow: q.Follow,
+	}))
+	if err != nil {
+		return c.explain(ctx, err)
+	}
+	defer stream.Close()
+	defer cancel()
+	for stream.Receive() {
+		if err := each(stream.Msg().Service, stream.Msg().Text); err != nil {
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return c.explain(ctx, stream.Err())
+}
+
+// Restart implements [agentapi.Agent].
+func (c *client) Restart(ctx context.Context, vnet, node, service string) error {
+	_, err := c.rpc.Restart(ctx, connect.NewRequest(&trellisv1.RestartRequest{Vnet: vnet, Node: node, Service: service}))
+	return c.explain(ctx, err)
+}
+
+// Ping implements [agentapi.Agent].
+func (c *client) Ping(ctx context.Context, r agentapi.PingRequest, progress func(done, total int)) (*agentapi.PingResult, error) {
 	call, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := c.rpc.SendEchoes(call, connect.NewRequest(echoesToProto(r)))
@@ -212,26 +250,45 @@ func (c *client) Ping(ctx context.Context, r vnp.PingRequest, progress func(done
 	return nil, fmt.Errorf("on %s: the agent has ended its answer without a result; its log says why", c.host)
 }
 
-// NodeStats implements [vnp.Substrate].
-func (c *client) NodeStats(ctx context.Context, vnet string) (map[string]vnp.NodeStats, error) {
+// Addresses implements [agentapi.Agent].
+func (c *client) Addresses(ctx context.Context, vnet string, nodes []string) (map[string][]netip.Addr, error) {
+	r, err := c.rpc.Addresses(ctx, connect.NewRequest(&trellisv1.AddressesRequest{Vnet: vnet, Nodes: nodes}))
+	if err != nil {
+		return nil, c.explain(ctx, err)
+	}
+	out := make(map[string][]netip.Addr, len(r.Msg.Nodes))
+	for _, e := range r.Msg.Nodes {
+		for _, text := range e.Addresses {
+			a, err := netip.ParseAddr(text)
+			if err != nil {
+				return nil, fmt.Errorf("on %s: address of %s: %w", c.host, e.Name, err)
+			}
+			out[e.Name] = append(out[e.Name], a)
+		}
+	}
+	return out, nil
+}
+
+// NodeStats implements [agentapi.Agent].
+func (c *client) NodeStats(ctx context.Context, vnet string) (map[string]agentapi.NodeStats, error) {
 	r, err := c.rpc.NodeStats(ctx, connect.NewRequest(&trellisv1.NodeStatsRequest{Vnet: vnet}))
 	if err != nil {
 		return nil, c.explain(ctx, err)
 	}
-	out := make(map[string]vnp.NodeStats, len(r.Msg.Nodes))
+	out := make(map[string]agentapi.NodeStats, len(r.Msg.Nodes))
 	for _, n := range r.Msg.Nodes {
 		out[n.Name] = nodeStats(n)
 	}
 	return out, nil
 }
 
-// PortStats implements [vnp.Substrate].
-func (c *client) PortStats(ctx context.Context, vnet string) (map[string]vnp.PortStats, error) {
+// PortStats implements [agentapi.Agent].
+func (c *client) PortStats(ctx context.Context, vnet string) (map[string]agentapi.PortStats, error) {
 	r, err := c.rpc.PortStats(ctx, connect.NewRequest(&trellisv1.PortStatsRequest{Vnet: vnet}))
 	if err != nil {
 		return nil, c.explain(ctx, err)
 	}
-	out := make(map[string]vnp.PortStats, len(r.Msg.Ports))
+	out := make(map[string]agentapi.PortStats, len(r.Msg.Ports))
 	for _, p := range r.Msg.Ports {
 		object := p.Node
 		if p.Interface != "" {
@@ -244,22 +301,22 @@ func (c *client) PortStats(ctx context.Context, vnet string) (map[string]vnp.Por
 	return out, nil
 }
 
-// UplinkStats implements [vnp.Substrate].
-func (c *client) UplinkStats(ctx context.Context) ([]vnp.UplinkStats, error) {
+// UplinkStats implements [agentapi.Agent].
+func (c *client) UplinkStats(ctx context.Context) ([]agentapi.UplinkStats, error) {
 	r, err := c.rpc.UplinkStats(ctx, connect.NewRequest(&trellisv1.UplinkStatsRequest{}))
 	if err != nil {
 		return nil, c.explain(ctx, err)
 	}
-	var out []vnp.UplinkStats
+	var out []agentapi.UplinkStats
 	for _, u := range r.Msg.Uplinks {
-		out = append(out, vnp.UplinkStats{
+		out = append(out, agentapi.UplinkStats{
 			Interface: u.Interface, XDP: u.Xdp, MTU: int(u.Mtu), Drops: u.Drops, Message: u.Message,
 		})
 	}
 	return out, nil
 }
 
-// SweepAll implements [vnp.Substrate].
+// SweepAll implements [agentapi.Agent].
 func (c *client) SweepAll(ctx context.Context) error {
 	_, err := c.rpc.SweepAll(ctx, connect.NewRequest(&trellisv1.SweepAllRequest{}))
 	return c.explain(ctx, err)

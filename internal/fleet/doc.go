@@ -2,7 +2,7 @@
 // others: AgentService (api/trellis/v1) over TLS, with certificates on both
 // sides.
 //
-// A [Fleet] gives the agent of any substrate node as a [vnp.Substrate]: the one
+// A [Fleet] gives the agent of any substrate node as a [agentapi.Agent]: the one
 // of this machine as it is, every other one as a client that looks the same. A
 // [Server] offers this machine's agent to the others.
 //

@@ -9,14 +9,14 @@ import (
 	"slices"
 	"sync"
 
+	"trellis/internal/agentapi"
 	"trellis/internal/store"
-	"trellis/internal/vnp"
 )
 
 // Config says who is in the fleet. Host and Hosts are required.
 type Config struct {
-	Host  string        // name of this substrate node
-	Local vnp.Substrate // its agent; nil: it has none
+	Host  string         // name of this substrate node
+	Local agentapi.Agent // its agent; nil: it has none
 	// Hosts tells of all substrate nodes, by name.
 	Hosts func(ctx context.Context) (map[string]store.HostState, error)
 	// TLS holds this machine's certificate, and the authority of the others as
@@ -36,10 +36,10 @@ type Fleet struct {
 // New makes a fleet. Nothing is dialled before it is needed.
 func New(c Config) *Fleet { return &Fleet{config: c, clients: map[string]*client{}} }
 
-// Substrate gives the agent of a substrate node. The error is a sentence on why
-// it cannot be asked: a [*vnp.Unreachable] where another time it could, and a
+// Agent gives the agent of a substrate node. The error is a sentence on why
+// it cannot be asked: a [*agentapi.Unreachable] where another time it could, and a
 // store.ErrNotFound where there is no such substrate node.
-func (f *Fleet) Substrate(ctx context.Context, host string) (vnp.Substrate, error) {
+func (f *Fleet) Agent(ctx context.Context, host string) (agentapi.Agent, error) {
 	if host == f.config.Host {
 		if f.config.Local == nil {
 			return nil, fmt.Errorf("substrate node %s runs no agent: its configuration leaves that role out", host)
@@ -52,7 +52,7 @@ func (f *Fleet) Substrate(ctx context.Context, host string) (vnp.Substrate, erro
 	}
 	h, known := hosts[host]
 	if !known {
-		return nil, vnp.UnknownHost(host, slices.Collect(maps.Keys(hosts)))
+		return nil, store.UnknownHost(host, slices.Collect(maps.Keys(hosts)))
 	}
 	if err := f.askable(h); err != nil {
 		return nil, err
@@ -60,11 +60,14 @@ func (f *Fleet) Substrate(ctx context.Context, host string) (vnp.Substrate, erro
 	return f.client(h), nil
 }
 
+// remedy ends the sentence about a substrate node that does not answer.
+const remedy = "; what runs there goes on: `trellis substrate ls` shows whether it is back, and `trellis serve` there starts it again"
+
 // askable says why a substrate node cannot be asked.
 func (f *Fleet) askable(h store.HostState) error {
 	switch {
 	case !h.Alive:
-		return &vnp.Unreachable{Host: h.Name, Why: fmt.Sprintf("substrate node %s; what runs there goes on", h.Silence())}
+		return &agentapi.Unreachable{Host: h.Name, Why: fmt.Sprintf("substrate node %s%s", h.Silence(), remedy)}
 	case h.Protocol != store.Protocol:
 		return fmt.Errorf("substrate node %s runs another version of Trellis (%s, protocol %d; protocol %d here); give both the same",
 			h.Name, h.Version, h.Protocol, store.Protocol)
@@ -101,11 +104,5 @@ func (f *Fleet) Close() {
 	}
 	clear(f.clients)
 }
-
-// notFound is an error of a remote agent about a name that it does not know.
-type notFound string
-
-func (e notFound) Error() string   { return string(e) }
-func (e notFound) Is(t error) bool { return t == store.ErrNotFound }
 
 var errNoCertificate = errors.New("the configuration holds no certificate and no authority")

@@ -12,7 +12,7 @@ import (
 	"connectrpc.com/connect"
 
 	trellisv1 "trellis/api/trellis/v1"
-	"trellis/internal/vnp"
+	"trellis/internal/agentapi"
 )
 
 // chunk is how much of a process's input goes into one message, in bytes.
@@ -33,8 +33,8 @@ type process struct {
 	err  error
 }
 
-// Exec implements [vnp.Substrate].
-func (c *client) Exec(ctx context.Context, vnet, node string, e vnp.ExecSpec) (vnp.Process, error) {
+// Exec implements [agentapi.Agent].
+func (c *client) Exec(ctx context.Context, vnet, node string, e agentapi.ExecSpec) (agentapi.Process, error) {
 	call, end := context.WithCancel(context.WithoutCancel(ctx))
 	own, cut := c.apart()
 	p := &process{c: c, stream: own.rpc.Exec(call), call: call, end: end, cut: cut, done: make(chan struct{})}
@@ -117,7 +117,7 @@ func (p *process) feed(stdin io.Reader) {
 }
 
 // follow writes what the process writes, until it exits.
-func (p *process) follow(e vnp.ExecSpec) (code int, err error) {
+func (p *process) follow(e agentapi.ExecSpec) (code int, err error) {
 	for {
 		m, err := p.stream.Receive()
 		if err != nil {
@@ -145,20 +145,20 @@ func ended(err error) error {
 	return err
 }
 
-// Wait implements [vnp.Process].
+// Wait implements [agentapi.Process].
 func (p *process) Wait() (int, error) {
 	<-p.done
 	return p.code, p.err
 }
 
-// Resize implements [vnp.Process].
+// Resize implements [agentapi.Process].
 func (p *process) Resize(rows, cols uint16) error {
 	return p.send(&trellisv1.ExecRequest{Message: &trellisv1.ExecRequest_Resize{
 		Resize: &trellisv1.WindowSize{Rows: uint32(rows), Columns: uint32(cols)},
 	}})
 }
 
-// Signal implements [vnp.Process]. A signal waits behind input that the process does
+// Signal implements [agentapi.Process]. A signal waits behind input that the process does
 // not read. Where it cannot be sent for that, or one that nothing survives has no
 // effect, the call ends: the agent then hangs up on the process, as it does on one
 // whose client has gone away.

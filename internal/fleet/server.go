@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -19,9 +20,9 @@ import (
 
 	trellisv1 "trellis/api/trellis/v1"
 	"trellis/api/trellis/v1/trellisv1connect"
+	"trellis/internal/agentapi"
 	"trellis/internal/plan"
 	"trellis/internal/store"
-	"trellis/internal/vnp"
 )
 
 // callerRole is the role that a peer's certificate must list, if it lists any.
@@ -30,7 +31,7 @@ const callerRole = "vnp"
 // ServerConfig says what a Server offers, and to whom. All fields but Base and
 // Log are required.
 type ServerConfig struct {
-	Agent vnp.Substrate // the agent of this machine
+	Agent agentapi.Agent // the agent of this machine
 	// TLS holds this machine's certificate, and the authority of the peers as
 	// RootCAs: the same as of a [Config].
 	TLS *tls.Config
@@ -134,7 +135,7 @@ func peerName(peer *x509.Certificate) string {
 
 // service is AgentService over the agent of this machine.
 type service struct {
-	agent vnp.Substrate
+	agent agentapi.Agent
 	log   *slog.Logger
 }
 
@@ -198,18 +199,31 @@ func (s *service) DryRun(ctx context.Context, req *connect.Request[trellisv1.Dry
 }
 
 // Exec serves AgentService.
-func (s *service) Exec(ctx context.Context, stream *vnp.ExecStream) error {
-	start, err := vnp.ReceiveExec(stream)
+func (s *service) Exec(ctx context.Context, stream *agentapi.ExecStream) error {
+	start, err := agentapi.ReceiveExec(stream)
 	if err != nil {
 		return err
 	}
-	return fail(vnp.ServeExec(ctx, s.agent, start, stream, s.log))
+	return fail(agentapi.ServeExec(ctx, s.agent, start, stream, s.log))
 }
 
 // Capture serves AgentService.
 func (s *service) Capture(ctx context.Context, req *connect.Request[trellisv1.CaptureRequest], stream *connect.ServerStream[trellisv1.CaptureResponse]) error {
 	m := req.Msg
-	return fail(s.agent.Capture(ctx, m.Vnet, m.Node, m.Interface, m.Snaplen, m.Count, vnp.CaptureWriter{Stream: stream}))
+	return fail(s.agent.Capture(ctx, m.Vnet, m.Node, m.Interface, m.Snaplen, m.Count, agentapi.CaptureWriter{Stream: stream}))
+}
+
+// Logs serves AgentService.
+func (s *service) Logs(ctx context.Context, req *connect.Request[trellisv1.LogsRequest], stream *connect.ServerStream[trellisv1.LogsResponse]) error {
+	return fail(s.agent.Logs(ctx, req.Msg.Vnet, req.Msg.Node, agentapi.LogQueryOf(req.Msg), agentapi.LogSender(stream)))
+}
+
+// Restart serves AgentService.
+func (s *service) Restart(ctx context.Context, req *connect.Request[trellisv1.RestartRequest]) (*connect.Response[trellisv1.RestartResponse], error) {
+	if err := s.agent.Restart(ctx, req.Msg.Vnet, req.Msg.Node, req.Msg.Service); err != nil {
+		return nil, fail(err)
+	}
+	return connect.NewResponse(&trellisv1.RestartResponse{}), nil
 }
 
 // SendEchoes serves AgentService.
@@ -236,6 +250,23 @@ func (s *service) SendEchoes(ctx context.Context, req *connect.Request[trellisv1
 	mu.Lock()
 	defer mu.Unlock()
 	return stream.Send(&trellisv1.SendEchoesResponse{Event: &trellisv1.SendEchoesResponse_Result{Result: echoResultToProto(result)}})
+}
+
+// Addresses serves AgentService.
+func (s *service) Addresses(ctx context.Context, req *connect.Request[trellisv1.AddressesRequest]) (*connect.Response[trellisv1.AddressesResponse], error) {
+	found, err := s.agent.Addresses(ctx, req.Msg.Vnet, req.Msg.Nodes)
+	if err != nil {
+		return nil, fail(err)
+	}
+	out := &trellisv1.AddressesResponse{}
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		e := &trellisv1.Endpoint{Name: name}
+		for _, a := range found[name] {
+			e.Addresses = append(e.Addresses, a.String())
+		}
+		out.Nodes = append(out.Nodes, e)
+	}
+	return connect.NewResponse(out), nil
 }
 
 // NodeStats serves AgentService.

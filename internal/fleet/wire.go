@@ -6,7 +6,7 @@ import (
 	"time"
 
 	trellisv1 "trellis/api/trellis/v1"
-	"trellis/internal/vnp"
+	"trellis/internal/agentapi"
 )
 
 // The families of echoes as numbers.
@@ -15,54 +15,54 @@ const (
 	family6 = 6
 )
 
-func echoesToProto(r vnp.PingRequest) *trellisv1.SendEchoesRequest {
+func echoesToProto(r agentapi.PingRequest) *trellisv1.SendEchoesRequest {
 	out := &trellisv1.SendEchoesRequest{
 		Vnet: r.VNet, TimeoutNs: int64(r.Timeout),
 		From: make([]uint32, len(r.Pairs)), To: make([]uint32, len(r.Pairs)), Family: make([]uint32, len(r.Pairs)),
 	}
 	for _, n := range r.Nodes {
 		e := &trellisv1.Endpoint{Name: n.Name}
-		for _, a := range n.Loopbacks {
-			e.Loopbacks = append(e.Loopbacks, a.String())
+		for _, a := range n.Addrs {
+			e.Addresses = append(e.Addresses, a.String())
 		}
 		out.Nodes = append(out.Nodes, e)
 	}
 	for i, p := range r.Pairs {
 		out.From[i], out.To[i], out.Family[i] = uint32(p.From), uint32(p.To), family4
-		if p.Family == vnp.IPv6 {
+		if p.Family == agentapi.IPv6 {
 			out.Family[i] = family6
 		}
 	}
 	return out
 }
 
-func echoesFromProto(m *trellisv1.SendEchoesRequest) (vnp.PingRequest, error) {
-	r := vnp.PingRequest{VNet: m.Vnet, Timeout: time.Duration(m.TimeoutNs)}
+func echoesFromProto(m *trellisv1.SendEchoesRequest) (agentapi.PingRequest, error) {
+	r := agentapi.PingRequest{VNet: m.Vnet, Timeout: time.Duration(m.TimeoutNs)}
 	if len(m.From) != len(m.To) || len(m.From) != len(m.Family) {
 		return r, fmt.Errorf("%d sources, %d destinations and %d families are not pairs", len(m.From), len(m.To), len(m.Family))
 	}
 	for _, e := range m.Nodes {
-		n := vnp.PingNode{Name: e.Name}
-		for _, text := range e.Loopbacks {
+		n := agentapi.PingNode{Name: e.Name}
+		for _, text := range e.Addresses {
 			a, err := netip.ParseAddr(text)
 			if err != nil {
-				return r, fmt.Errorf("loopback of %s: %w", e.Name, err)
+				return r, fmt.Errorf("address of %s: %w", e.Name, err)
 			}
-			n.Loopbacks = append(n.Loopbacks, a)
+			n.Addrs = append(n.Addrs, a)
 		}
 		r.Nodes = append(r.Nodes, n)
 	}
-	r.Pairs = make([]vnp.PingPair, len(m.From))
+	r.Pairs = make([]agentapi.PingPair, len(m.From))
 	for i := range m.From {
-		p := vnp.PingPair{From: int(m.From[i]), To: int(m.To[i])}
+		p := agentapi.PingPair{From: int(m.From[i]), To: int(m.To[i])}
 		if p.From >= len(r.Nodes) || p.To >= len(r.Nodes) {
 			return r, fmt.Errorf("pair %d, %d to %d, does not index the %d nodes", i, p.From, p.To, len(r.Nodes))
 		}
 		switch m.Family[i] {
 		case family4:
-			p.Family = vnp.IPv4
+			p.Family = agentapi.IPv4
 		case family6:
-			p.Family = vnp.IPv6
+			p.Family = agentapi.IPv6
 		default:
 			return r, fmt.Errorf("pair %d: family %d is neither 4 nor 6", i, m.Family[i])
 		}
@@ -71,7 +71,7 @@ func echoesFromProto(m *trellisv1.SendEchoesRequest) (vnp.PingRequest, error) {
 	return r, nil
 }
 
-func echoResultToProto(r *vnp.PingResult) *trellisv1.EchoResult {
+func echoResultToProto(r *agentapi.PingResult) *trellisv1.EchoResult {
 	out := &trellisv1.EchoResult{RttNs: make([]int64, len(r.RTT))}
 	for i, t := range r.RTT {
 		out.RttNs[i] = int64(t)
@@ -83,47 +83,47 @@ func echoResultToProto(r *vnp.PingResult) *trellisv1.EchoResult {
 }
 
 // echoResult reads the outcome of a number of pairs.
-func echoResult(m *trellisv1.EchoResult, pairs int) (*vnp.PingResult, error) {
+func echoResult(m *trellisv1.EchoResult, pairs int) (*agentapi.PingResult, error) {
 	if len(m.RttNs)+len(m.Failed) != pairs {
-		return nil, fmt.Errorf("the agent tells of %d answers and %d failures of %d pairs", len(m.RttNs), len(m.Failed), pairs)
+		return nil, fmt.Errorf("the agent reports %d answers and %d failures of %d pairs", len(m.RttNs), len(m.Failed), pairs)
 	}
-	out := &vnp.PingResult{RTT: make([]time.Duration, len(m.RttNs))}
+	out := &agentapi.PingResult{RTT: make([]time.Duration, len(m.RttNs))}
 	for i, t := range m.RttNs {
 		out.RTT[i] = time.Duration(t)
 	}
 	for _, f := range m.Failed {
 		if int(f.Pair) >= pairs {
-			return nil, fmt.Errorf("the agent tells of pair %d, and there are %d", f.Pair, pairs)
+			return nil, fmt.Errorf("the agent reports pair %d, and there are %d", f.Pair, pairs)
 		}
-		out.Failed = append(out.Failed, vnp.PingFailure{Pair: int(f.Pair), Reason: f.Reason})
+		out.Failed = append(out.Failed, agentapi.PingFailure{Pair: int(f.Pair), Reason: f.Reason})
 	}
 	return out, nil
 }
 
-func nodeStatsToProto(name string, s vnp.NodeStats) *trellisv1.NodeStatus {
+func nodeStatsToProto(name string, s agentapi.NodeStats) *trellisv1.NodeStatus {
 	out := &trellisv1.NodeStatus{Name: name, Memory: s.Memory, CpuSeconds: s.CPU, Fastpath: s.FastPath}
 	for _, v := range s.Services {
 		out.Services = append(out.Services, &trellisv1.ServiceStatus{
-			Name: v.Name, State: v.State, Pid: int32(v.Pid), Restarts: int32(v.Restarts),
+			Name: v.Name, State: v.State, Pid: int32(v.Pid), Restarts: int32(v.Restarts), Exit: int32(v.Exit),
 		})
 	}
 	return out
 }
 
-func nodeStats(m *trellisv1.NodeStatus) vnp.NodeStats {
-	s := vnp.NodeStats{Memory: m.Memory, CPU: m.CpuSeconds, FastPath: m.Fastpath}
+func nodeStats(m *trellisv1.NodeStatus) agentapi.NodeStats {
+	s := agentapi.NodeStats{Memory: m.Memory, CPU: m.CpuSeconds, FastPath: m.Fastpath}
 	for _, v := range m.Services {
-		s.Services = append(s.Services, vnp.ServiceStats{Name: v.Name, State: v.State, Pid: int(v.Pid), Restarts: int(v.Restarts)})
+		s.Services = append(s.Services, agentapi.ServiceStats{Name: v.Name, State: v.State, Pid: int(v.Pid), Restarts: int(v.Restarts), Exit: int(v.Exit)})
 	}
 	return s
 }
 
-func portStatsToProto(node, iface string, s vnp.PortStats) *trellisv1.PortStatus {
+func portStatsToProto(node, iface string, s agentapi.PortStats) *trellisv1.PortStatus {
 	out := &trellisv1.PortStatus{
 		Node: node, Interface: iface, Device: s.Device,
 		RxPackets: s.RxPackets, RxBytes: s.RxBytes, TxPackets: s.TxPackets, TxBytes: s.TxBytes,
 		RxFastPackets: s.RxFastPackets, RxFastBytes: s.RxFastBytes, TxFastPackets: s.TxFastPackets, TxFastBytes: s.TxFastBytes,
-		Drops: s.Drops, DropsByReason: s.DropsBy,
+		Drops: s.Drops, DropsByReason: s.DropsBy, StackByReason: s.StackBy,
 	}
 	for _, p := range s.Paths {
 		out.Paths = append(out.Paths, p.Proto())
@@ -131,15 +131,15 @@ func portStatsToProto(node, iface string, s vnp.PortStats) *trellisv1.PortStatus
 	return out
 }
 
-func portStats(m *trellisv1.PortStatus) (vnp.PortStats, error) {
-	s := vnp.PortStats{
+func portStats(m *trellisv1.PortStatus) (agentapi.PortStats, error) {
+	s := agentapi.PortStats{
 		Device:    m.Device,
 		RxPackets: m.RxPackets, RxBytes: m.RxBytes, TxPackets: m.TxPackets, TxBytes: m.TxBytes,
 		RxFastPackets: m.RxFastPackets, RxFastBytes: m.RxFastBytes, TxFastPackets: m.TxFastPackets, TxFastBytes: m.TxFastBytes,
-		Drops: m.Drops, DropsBy: m.DropsByReason,
+		Drops: m.Drops, DropsBy: m.DropsByReason, StackBy: m.StackByReason,
 	}
 	for _, p := range m.Paths {
-		path := vnp.PathStats{Peer: p.Peer, Key: p.Key, MTU: int(p.Mtu), State: p.State, Message: p.Message}
+		path := agentapi.PathStats{Peer: p.Peer, Key: p.Key, MTU: int(p.Mtu), State: p.State, Message: p.Message}
 		var err error
 		if path.Remote, err = netip.ParseAddr(p.Remote); err != nil {
 			return s, fmt.Errorf("path of %s:%s to %s: %w", m.Node, m.Interface, p.Peer, err)

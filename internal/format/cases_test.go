@@ -4,10 +4,10 @@ package format
 type yamlCase struct {
 	name string
 	yaml string
-	// want is, for a bad document, what its faults must read, one line each,
+	// want is, for a bad document, what its errors must read, one line each,
 	// without the file's name: "LINE: what; remedy".
 	want []string
-	// semantic marks a fault that a JSON schema cannot see, such as a duplicate.
+	// semantic marks a mistake that a JSON schema cannot see, such as a duplicate.
 	semantic bool
 }
 
@@ -45,6 +45,37 @@ nodes:
 	{name: "defaults", yaml: "name: x\ndefaults:\n  node: {image: /srv/root, fastpath: off, env: {A: 1, B: 2}, exec: [a], sysctls: {net.a.b: 1}, files: {/a: {content: x}}}\n  link: {rate: 1gbit, mtu: 1400, cost: 5, delay: 1ms, jitter: 0.5ms, loss: 1%}\nnodes:\n  a: {env: {B: 3}, exec: [], files: {/a: {content: y}, /b: {content: ''}}, fastpath: auto}\n  b: {}\nlinks:\n  - {endpoints: [a, b], rate: unlimited, delay: 0, jitter: 0}\n"},
 	{name: "an MTU that was given, the default or not", yaml: two + "links:\n  - {endpoints: [a, b], mtu: 1500}\n  - endpoints: [{node: a, mtu: 1500}, b]\n  - endpoints: [{node: a, mtu: 1400}, {node: b, mtu: 1500}]\n"},
 	{name: "network settings", yaml: "name: x\nrouting: {protocol: rip, timers: fast}\naddressing: {ipv4: 172.16.0.0/12, ipv6: 'fd12::/32'}\nnodes: {a: {}}\nlinks: []\n"},
+	{name: "routing with every key", yaml: `name: x
+routing: {protocol: bgp, igp: isis, daemon: frr, timers: {set: default, hello: 2s, dead: 8s, spf: [0, 500ms, 5s]}}
+nodes:
+  a: {asn: 64512, routing: {protocol: bgp, route-reflector: true, area: 7}}
+  b: {asn: 64512, routing: {protocol: bgp, default-route: true, timers: fast}}
+  c: {asn: 64513, routing: {protocol: bgp, igp: none, timers: {hello: 3s}}}
+  d: {routing: {protocol: ospf, area: 0.0.0.2}}
+links:
+  - [a, b]
+  - {endpoints: [b, c], routing: {protocol: bgp}}
+  - {endpoints: [a, d], routing: none}
+  - {endpoints: [b, d], routing: {passive: true, area: 3}}
+`},
+	{name: "hosts and addresses off", yaml: `name: x
+routing: ospf
+defaults:
+  node: {exec-timeout: 90s}
+  link: {addressing: unnumbered, routing: {passive: true}}
+nodes:
+  r1: {}
+  r2: {addressing: none, loopback: 192.0.2.9}
+  pc: {kind: host, cmd: [/bin/cat], restart: on-failure}
+  pd: {kind: host, cmd: [/bin/cat], restart: no, exec-timeout: 2s}
+links:
+  - [r1, r2]
+  - {type: lan, endpoints: [r1, pc, pd], routing: {}}
+  - {endpoints: [r1, r2], addressing: none, routing: ospf}
+  - {endpoints: [r1, r2], addressing: auto}
+`},
+	{name: "no addresses at all", yaml: "name: x\naddressing: none\nnodes: {a: {}, b: {files: {/etc/frr/frr.conf: {content: \"router ospf\\n\"}}}}\nlinks: [[a, b]]\n"},
+	{name: "names as people write them", yaml: "name: x\nnodes:\n  New York: {}\n  São Paulo: {display: Sampa}\n  Denver:\n  austin: {display: Austin TX}\nlinks:\n  - [New York, Denver]\n  - [\"denver:eth7\", \"São Paulo:wan\"]\n  - [{node: Austin}, new-york]\n"},
 	{name: "one family", yaml: "name: x\naddressing: {ipv6: 'fd12::/32'}\nnodes: {a: {}, b: {}}\nlinks: [[a, b]]\n"},
 	{name: "anchors and merges", yaml: "name: x\nnodes:\n  a: &a {cpu: 1, env: {X: y}}\n  b: {<<: *a, cpu: 2}\n  c: *a\n"},
 	{name: "names that YAML takes for other things", yaml: "name: yes\nnodes: {on: {}, y: {}, 1e3: {}}\nlinks: [[on, y], [y, 1e3]]\n"},
@@ -88,6 +119,27 @@ var badYAML = []yamlCase{
 	{name: "no nodes", yaml: "name: x\n", want: []string{"1: the network has no nodes; "}},
 	{name: "bad network name", yaml: "name: My_Net\nnodes: {a: {}}\n", want: []string{`1: the network's name "My_Net" is not valid; use up to 32 of a-z, 0-9 and '-', not starting with '-'`}},
 	{name: "bad node name", yaml: "name: x\nnodes:\n  a: {}\n  B_c: {}\n", want: []string{`4: "B_c" is not a valid node name; `}},
+	{name: "names that mean the same", semantic: true, yaml: "name: x\nnodes:\n  denver: {}\n  Denver: {}\n  New York: {}\n  new york: {}\n", want: []string{
+		`4: node "Denver" gets the name "denver", which another node has (line 3); write one of them differently`,
+		`6: node "new york" gets the name "new-york", which another node has (line 5); write one of them differently`}},
+	{name: "display names and restarts", semantic: true, yaml: "name: x\nnodes:\n  a: {display: ' x'}\n  b: {restart: always}\n  c: {exec-timeout: 2h}\n", want: []string{
+		`3: node "a": " x" cannot be a display name; use up to 128 bytes of one line, without spaces at its ends`,
+		`4: node "b" says when to restart its command and has none; `,
+		`5: node "c": exec-timeout 2h0m0s is out of range; use 1s to 1h0m0s`}},
+	{name: "words of routing and addressing", yaml: "name: x\nrouting: {protocol: bgp, igp: bgp, timers: {hello: 0s}}\naddressing: off\nnodes:\n  a: {kind: hots, routing: {area: x}, addressing: unnumbered, restart: never}\n  b: {routing: {timers: {spf: [1s, 2s]}, default-route: maybe}, exec-timeout: 0s}\nlinks:\n  - {endpoints: [a, b], addressing: off, routing: static}\n  - {endpoints: [a, b], routing: {passive: 1}}\n", want: []string{
+		`2: routing: igp is "bgp"; use one of none, ospf, isis or rip`,
+		`2: routing: timers: hello is 0; write a time like 2s, or leave the key out`,
+		`3: addressing is "off"; use one of auto or none`,
+		`5: node "a": kind is "hots"; did you mean "host"? (router or host)`,
+		`5: node "a": routing: area: "x" is not an area; `,
+		`5: node "a": addressing is "unnumbered"; use one of auto or none`,
+		`5: node "a": restart is "never"; use one of always, on-failure or no`,
+		`6: node "b": routing: timers: spf has 2 values; write [first, next, most], like [100ms, 1s, 5s]`,
+		`6: node "b": routing: default-route is "maybe"; use one of true or false`,
+		`6: node "b": exec-timeout is 0; `,
+		`8: link 1: addressing is "off"; use one of auto, none or unnumbered`,
+		`8: link 1: routing is "static"; use one of none, ospf, isis, bgp or rip`,
+		`9: link 2: routing: passive is "1"; use one of true or false`}},
 	{name: "node named twice", yaml: "name: x\nnodes:\n  a: {}\n  a: {}\n", semantic: true, want: []string{`4: key "a" is there twice in nodes (first in line 3); keep one of them`}},
 	{name: "dangling endpoint", yaml: "name: x\nnodes: {seattle: {}, denver: {}}\nlinks:\n  - [seattle, denver]\n  - [seattle, denvr]\n", semantic: true, want: []string{`5: link "seattle-denvr" ends at node "denvr", which does not exist; write "denver", or add it under nodes`}},
 	{name: "interface named twice", yaml: two + "links:\n  - [\"a:e0\", b]\n  - [\"a:e0\", b]\n", semantic: true, want: []string{`5: interface a:e0 is used twice, by links "a-b" and "a-b-2"; name another interface, or none`}},
@@ -140,7 +192,7 @@ var badYAML = []yamlCase{
 		`3: node "a": fastpath is "of"; did you mean "off"? (auto or off)`,
 		`4: node "b": fastpath is "on"; use one of auto or off`}},
 	{name: "IS-IS from BIRD", yaml: "name: x\nnodes:\n  a:\n    routing: {protocol: isis, daemon: bird}\n", want: []string{`4: node "a" asks for isis from bird, which does not speak it; use daemon frr for isis`}},
-	{name: "a daemon for static", yaml: "name: x\nrouting: {protocol: static, daemon: frr}\nnodes: {a: {}}\n", want: []string{`2: the network asks for static routes and a daemon: `, `3: node "a" asks for static routes and a daemon: `}},
+	{name: "a daemon for static", semantic: true, yaml: "name: x\nrouting: {protocol: static, daemon: frr}\nnodes: {a: {}}\n", want: []string{`2: the network asks for static routes and a daemon: `, `3: node "a" asks for static routes and a daemon: `}},
 	{name: "limits", yaml: "name: x\nnodes:\n  a: {memory: 1MiB}\n  b: {memory: 5 parsecs}\n  c: {pids: 0}\n  d: {disk: 1.5B}\n", want: []string{
 		`3: node "a": memory is "1MiB"; use 4MiB to 64TiB`,
 		`4: node "b": memory: size "5 parsecs" has the unknown unit "parsecs"; `,
@@ -149,7 +201,19 @@ var badYAML = []yamlCase{
 	{name: "cpu", yaml: "name: x\nnodes:\n  a: {cpu: -1}\n", want: []string{`3: node "a": cpu -1 is out of range; `}},
 	{name: "position", yaml: "name: x\nnodes:\n  a: {position: {latitude: 91, longitude: 0}}\n", want: []string{`3: node "a": position 91, 0 is not on the globe; `}},
 	{name: "sysctls and variables", yaml: "name: x\nnodes:\n  a: {sysctls: {kernel.core_pattern: x}}\n  b: {env: {1A: x}}\n  c: {sysctls: {net.ipv4.ip_forward: }}\n", want: []string{
+		`3: node "a": sysctl "kernel.core_pattern" is not a network setting; `,
+		`4: node "b": "1A" is not a valid environment variable name; `,
 		`5: node "c": sysctls net.ipv4.ip_forward has no value; `}},
+	{name: "mistakes of writing and of meaning in one run", semantic: true, yaml: "name: My_Net\nnodes:\n  a: {memroy: 1GiB}\n  b: {cpu: 5000}\n  c: {}\nlinks:\n  - [a, b]\n  - {endpoints: [b, x], dely: 1ms}\n  - [b, y]\n  - [c, c]\n", want: []string{
+		`1: the network's name "My_Net" is not valid; `,
+		`3: unknown key "memroy" in node "a"; did you mean "memory"?`,
+		`4: node "b": cpu 5000 is out of range; `,
+		`8: unknown key "dely" in link 2; did you mean "delay"?`,
+		`9: link "b-y" ends at node "y", which does not exist; `,
+		`10: node "c" is on link "c-c" twice; join different nodes`}},
+	{name: "nothing follows from nodes that cannot be read", yaml: "name: x\nnodez: {a: {}}\nlinks:\n  - [a, b]\n  - {endpoints: [a, b], rate: 5}\n", want: []string{
+		`2: unknown key "nodez" in the network; did you mean "nodes"?`,
+		`5: link 2: rate: rate "5" has no unit; `}},
 	{name: "sysctls outside net", yaml: "name: x\nnodes:\n  a: {sysctls: {kernel.core_pattern: x}}\n", want: []string{`3: node "a": sysctl "kernel.core_pattern" is not a network setting; `}},
 	{name: "variable names", yaml: "name: x\nnodes:\n  b: {env: {1A: x}}\n", want: []string{`3: node "b": "1A" is not a valid environment variable name; `}},
 	{name: "files", yaml: "name: x\nnodes:\n  a: {files: {etc/motd: {content: x}}}\n", want: []string{`3: node "a": file path "etc/motd" is not valid; use a clean absolute path, like /etc/frr/frr.conf`}},

@@ -1,9 +1,9 @@
 // Package format reads and writes descriptions of virtual networks: the native
 // YAML, and GraphML as the Internet Topology Zoo has it.
 //
-// What a reader returns is completed and validated. A faulty file is refused
+// What a reader returns is completed and validated. A bad file is refused
 // whole, with an [Errors] that has the line, what is wrong and what to do, for
-// every fault that was found. Readers are pure but for [Load], bounded in time and
+// every mistake that was found. Readers are pure but for [Load], bounded in time and
 // memory on any bytes, and give the same network for the same bytes every time.
 package format
 
@@ -23,6 +23,16 @@ import (
 // and 50,000 links takes about half of it.
 const MaxFile = 8 << 20
 
+// Options change how a file is read.
+type Options struct {
+	// Set holds settings of the form KEY=VALUE, as in routing.protocol=static: they
+	// take the place of what the file says, before anything is completed, whatever
+	// its format. Their mistakes are reported like those of the file.
+	Set []string
+	// Machine refuses what that machine lacks, too; nil: any machine will do.
+	Machine *vnet.Machine
+}
+
 // Open opens a file that a description refers to, by the path that is written
 // there. It must refuse to return more than limit bytes.
 type Open func(path string, limit int64) ([]byte, error)
@@ -31,7 +41,7 @@ type Open func(path string, limit int64) ([]byte, error)
 // native YAML, .graphml and .xml are GraphML; any other name is judged by the
 // file's first byte. Files that the description refers to are looked up from the
 // description's folder.
-func Load(path string) (*vnet.VNet, []Warning, error) {
+func Load(path string, o ...Options) (*vnet.VNet, []Warning, error) {
 	data, err := readLimited(path, MaxFile)
 	if err != nil {
 		return nil, nil, err
@@ -42,25 +52,29 @@ func Load(path string) (*vnet.VNet, []Warning, error) {
 			rel = filepath.Join(dir, rel)
 		}
 		return readLimited(rel, limit)
-	})
+	}, o...)
 }
 
 // Read reads a network from bytes. The name is that of the file, for its
 // extension and for messages. With a nil open, references to files are refused.
-func Read(name string, data []byte, open Open) (*vnet.VNet, []Warning, error) {
+func Read(name string, data []byte, open Open, o ...Options) (*vnet.VNet, []Warning, error) {
+	var options Options
+	if len(o) > 0 {
+		options = o[0]
+	}
 	if len(data) > MaxFile {
 		return nil, nil, Errors{tooLarge(name, MaxFile)}
 	}
 	switch strings.ToLower(filepath.Ext(name)) {
 	case ".yaml", ".yml":
-		return readYAML(name, data, open)
+		return readYAML(name, data, open, options)
 	case ".graphml", ".xml":
-		return readGraphML(name, data)
+		return readGraphML(name, data, options)
 	}
 	if text := bytes.TrimLeft(bytes.TrimPrefix(data, []byte("\ufeff")), " \t\r\n"); bytes.HasPrefix(text, []byte("<")) {
-		return readGraphML(name, data)
+		return readGraphML(name, data, options)
 	}
-	return readYAML(name, data, open)
+	return readYAML(name, data, open, options)
 }
 
 // readLimited reads a regular file (or a pipe) of at most limit bytes.
@@ -98,24 +112,36 @@ func openError(path string, err error) Error {
 	return Error{File: path, What: what, Remedy: remedy, Err: err}
 }
 
-// finish completes and validates what a reader has built, and maps what is wrong
-// to lines of the file.
-func finish(file string, v *vnet.VNet, lines places) error {
-	var errs Errors
+// modelErrors completes and validates a description and gives what is wrong with
+// it, by the objects' paths in the model.
+func modelErrors(v *vnet.VNet, machine *vnet.Machine) (vnet.Errors, error) {
+	var all vnet.Errors
 	for _, err := range []error{v.Complete(), v.Validate()} {
 		var list vnet.Errors
 		switch {
 		case err == nil:
 		case errors.As(err, &list):
-			for _, e := range list {
-				errs = append(errs, Error{File: file, Line: lines.line(e.Path), What: e.What, Remedy: e.Remedy})
-			}
+			all = append(all, list...)
 		default:
-			return fmt.Errorf("%s: %w", file, err)
-		}
-		if len(errs) > 0 {
-			break
+			return nil, err
 		}
 	}
-	return errs.orNil()
+	if machine != nil && len(all) == 0 {
+		all = v.Unsupported(*machine)
+	}
+	return all, nil
+}
+
+// finish completes and validates what a reader has built, and maps what is wrong
+// to lines of the file.
+func finish(file string, v *vnet.VNet, lines places, machine *vnet.Machine) error {
+	list, err := modelErrors(v, machine)
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	var errs Errors
+	for _, e := range list {
+		errs = append(errs, Error{File: file, Line: lines.line(e.Path), What: e.What, Remedy: e.Remedy})
+	}
+	return errs.Err()
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"trellis/internal/vnet"
+	"trellis/internal/yamlfile"
 )
 
 // maxXMLDepth bounds nesting; yEd's groups in groups stay far below it.
@@ -53,7 +54,7 @@ type graphReader struct {
 
 // readGraphML reads GraphML (graphml.graphdrawing.org), with the attributes of
 // the Internet Topology Zoo where they are there.
-func readGraphML(name string, data []byte) (*vnet.VNet, []Warning, error) {
+func readGraphML(name string, data []byte, o Options) (*vnet.VNet, []Warning, error) {
 	r := &graphReader{file: name, dec: xml.NewDecoder(bytes.NewReader(data)), keys: map[string]string{}}
 	r.dec.CharsetReader = charsetReader
 	if err := r.document(); err != nil {
@@ -62,12 +63,41 @@ func readGraphML(name string, data []byte) (*vnet.VNet, []Warning, error) {
 	b := graphBuilder{file: name, lines: places{"": 1}}
 	v := b.build(&r.g)
 	if len(b.errs) > 0 {
-		return nil, nil, b.errs.orNil()
+		return nil, nil, b.errs.Err()
 	}
-	if err := finish(name, v, b.lines); err != nil {
+	machine := o.Machine
+	if len(o.Set) > 0 {
+		machine = nil // what is set may be what it lacks, or what it does without
+	}
+	if err := finish(name, v, b.lines, machine); err != nil {
 		return nil, nil, err
 	}
+	if len(o.Set) > 0 {
+		v, err := override(name, v, o)
+		if err != nil {
+			return nil, nil, err
+		}
+		return v, b.warnings, nil
+	}
 	return v, b.warnings, nil
+}
+
+// override puts settings over a network that was read from a format without such
+// keys, by way of the native one.
+func override(name string, v *vnet.VNet, o Options) (*vnet.VNet, error) {
+	var native bytes.Buffer
+	if err := WriteYAML(&native, v); err != nil {
+		return nil, err
+	}
+	out, _, err := readYAML(name, native.Bytes(), nil, o)
+	var errs Errors
+	if errors.As(err, &errs) {
+		for i := range errs {
+			errs[i].Line = 0 // lines of a file that nobody sees
+		}
+		return nil, errs
+	}
+	return out, err
 }
 
 // charsetReader decodes the encodings that old tools write; encoding/xml does
@@ -87,7 +117,7 @@ func charsetReader(charset string, in io.Reader) (io.Reader, error) {
 		}
 		return strings.NewReader(string(out)), nil
 	}
-	return nil, fmt.Errorf("the encoding %q is not understood: save the file as UTF-8", clip(charset))
+	return nil, fmt.Errorf("the encoding %q is not understood: save the file as UTF-8", yamlfile.Clip(charset))
 }
 
 func (r *graphReader) line() int {
@@ -95,7 +125,7 @@ func (r *graphReader) line() int {
 	return line
 }
 
-func (r *graphReader) fault(remedy, what string, args ...any) error {
+func (r *graphReader) fail(remedy, what string, args ...any) error {
 	return Errors{{File: r.file, Line: r.line(), What: fmt.Sprintf(what, args...), Remedy: remedy}}
 }
 
@@ -116,10 +146,10 @@ func (r *graphReader) next() (xml.Token, error) {
 		}
 		switch t := tok.(type) {
 		case xml.Directive:
-			return nil, r.fault("remove the <!…> part", "document type declarations and entities are not accepted")
+			return nil, r.fail("remove the <!…> part", "document type declarations and entities are not accepted")
 		case xml.StartElement:
 			if r.depth++; r.depth > maxXMLDepth {
-				return nil, r.fault("flatten the graph", "elements are nested deeper than %d", maxXMLDepth)
+				return nil, r.fail("flatten the graph", "elements are nested deeper than %d", maxXMLDepth)
 			}
 			return t, nil
 		case xml.EndElement:
@@ -154,7 +184,7 @@ func (r *graphReader) document() error {
 		tok, err := r.next()
 		if errors.Is(err, io.EOF) {
 			if !seen {
-				return r.fault("give a GraphML file, or a YAML one named *.yaml", "there is no XML in the file")
+				return r.fail("give a GraphML file, or a YAML one named *.yaml", "there is no XML in the file")
 			}
 			return nil
 		}
@@ -166,7 +196,7 @@ func (r *graphReader) document() error {
 			continue
 		}
 		if start.Name.Local != "graphml" || seen {
-			return r.fault("give a file with one <graphml> element", "the root element is <%s>, not <graphml>", clip(start.Name.Local))
+			return r.fail("give a file with one <graphml> element", "the root element is <%s>, not <graphml>", yamlfile.Clip(start.Name.Local))
 		}
 		seen = true
 		if err := r.root(); err != nil {
@@ -182,12 +212,12 @@ func (r *graphReader) root() error {
 		switch e.Name.Local {
 		case "key":
 			if len(r.keys) > maxKeys {
-				return r.fault("remove the keys that nothing uses", "the file declares too many keys")
+				return r.fail("remove the keys that nothing uses", "the file declares too many keys")
 			}
 			r.key(e)
 		case "graph":
 			if graphs++; graphs > 1 {
-				return r.fault("keep one graph in each file", "the file holds a second graph")
+				return r.fail("keep one graph in each file", "the file holds a second graph")
 			}
 			r.g.directed = attr(e, "edgedefault") == "directed"
 			var err error
@@ -220,7 +250,7 @@ func (r *graphReader) children(f func(xml.StartElement) error) error {
 // unexpectedEOF words an end of the file inside an element.
 func unexpectedEOF(r *graphReader, err error) error {
 	if errors.Is(err, io.EOF) {
-		return r.fault("export the file again", "the file ends in the middle of an element")
+		return r.fail("export the file again", "the file ends in the middle of an element")
 	}
 	return err
 }
@@ -248,22 +278,22 @@ func (r *graphReader) key(e xml.StartElement) {
 // data reads one data element of an object into its attributes.
 func (r *graphReader) data(e xml.StartElement, domain string, attrs map[string]string) error {
 	name, known := r.keys[domain+" "+attr(e, "key")]
-	var own, label strings.Builder
-	if err := r.content(&own, &label, false); err != nil {
+	var text, label strings.Builder
+	if err := r.content(&text, &label, false); err != nil {
 		return err
 	}
 	if label.Len() > 0 && attrs["label"] == "" {
 		attrs["label"] = strings.TrimSpace(label.String())
 	}
-	if text := strings.TrimSpace(own.String()); known && text != "" {
-		attrs[name] = text
+	if value := strings.TrimSpace(text.String()); known && value != "" {
+		attrs[name] = value
 	}
 	return nil
 }
 
 // content collects the text of an element, and that of the labels that yEd puts
 // inside its graphics.
-func (r *graphReader) content(own, label *strings.Builder, inLabel bool) error {
+func (r *graphReader) content(text, label *strings.Builder, inLabel bool) error {
 	for {
 		tok, err := r.next()
 		if err != nil {
@@ -274,7 +304,7 @@ func (r *graphReader) content(own, label *strings.Builder, inLabel bool) error {
 			if inLabel {
 				label.Write(t)
 			} else {
-				own.Write(t)
+				text.Write(t)
 			}
 		case xml.StartElement:
 			// Only the first label counts; what is inside others is dropped.
@@ -308,7 +338,7 @@ func (r *graphReader) graph() (map[string]string, error) {
 
 func (r *graphReader) node(e xml.StartElement) error {
 	if len(r.g.nodes) >= vnet.MaxNodes {
-		return r.fault("split the network", "there are more than the %d nodes that one VNet may have", vnet.MaxNodes)
+		return r.fail("split the network", "there are more than the %d nodes that one VNet may have", vnet.MaxNodes)
 	}
 	at := len(r.g.nodes)
 	attrs := map[string]string{}
@@ -359,7 +389,7 @@ func (r *graphReader) addEdge(edge graphEdge, err error) error {
 		return err
 	}
 	if len(r.g.edges) >= 2*vnet.MaxLinks { // opposite directed edges make one link
-		return r.fault("split the network", "there are more than the %d links that one VNet may have", vnet.MaxLinks)
+		return r.fail("split the network", "there are more than the %d links that one VNet may have", vnet.MaxLinks)
 	}
 	r.g.edges = append(r.g.edges, edge)
 	return nil

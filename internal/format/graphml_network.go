@@ -11,6 +11,7 @@ import (
 	"golang.org/x/text/unicode/norm"
 
 	"trellis/internal/vnet"
+	"trellis/internal/yamlfile"
 )
 
 // maxDaemonNodes is the largest network that gets routing daemons where the
@@ -46,7 +47,7 @@ func (b *graphBuilder) build(g *graph) *vnet.VNet {
 	for i, n := range nodes {
 		byID[n.id] = names[i]
 		b.lines[fmt.Sprintf("nodes[%d]", i)] = n.line
-		v.Nodes = append(v.Nodes, vnet.Node{Name: names[i], Position: b.position(n)})
+		v.Nodes = append(v.Nodes, vnet.Node{Name: names[i], Display: display(n.attrs["label"], names[i]), Position: b.position(n)})
 	}
 	if len(nodes) == 0 && len(b.errs) == 0 {
 		b.fail(1, "give a GraphML file with nodes and edges", "the graph has no nodes")
@@ -84,7 +85,7 @@ func (b *graphBuilder) nodes(g *graph) []graphNode {
 	var out []graphNode
 	for _, n := range g.nodes {
 		if line, dup := first[n.id]; dup {
-			b.fail(n.line, "give every node an id of its own", "node id %q is there twice (first in line %d)", clip(n.id), line)
+			b.fail(n.line, "give every node an id of its own", "node id %q is there twice (first in line %d)", yamlfile.Clip(n.id), line)
 			continue
 		}
 		first[n.id] = n.line
@@ -99,17 +100,17 @@ func (b *graphBuilder) nodes(g *graph) []graphNode {
 // letter or digit that can be kept gives way to the node's id; of several nodes
 // with one label the first keeps it, the others get -2, -3, ….
 func nameNodes(nodes []graphNode) []string {
-	wish := make([]string, len(nodes))
+	preferred := make([]string, len(nodes))
 	taken := map[string]bool{}
 	for i, n := range nodes {
-		wish[i] = nodeWish(n, i)
-		taken[wish[i]] = true
+		preferred[i] = preferredName(n, i)
+		taken[preferred[i]] = true
 	}
 	out := make([]string, len(nodes))
-	given := map[string]int{} // how often a wish was met
-	for i, w := range wish {
+	uses := map[string]int{} // of a label, so far
+	for i, w := range preferred {
 		name := w
-		count := given[w]
+		count := uses[w]
 		for count > 0 {
 			count++
 			suffix := "-" + strconv.Itoa(count)
@@ -118,14 +119,24 @@ func nameNodes(nodes []graphNode) []string {
 				break
 			}
 		}
-		given[w] = max(count, 1)
+		uses[w] = max(count, 1)
 		taken[name] = true
 		out[i] = name
 	}
 	return out
 }
 
-func nodeWish(n graphNode, index int) string {
+// display gives a label as the name that people read, "" where it is none or the
+// same as the node's name.
+func display(label, name string) string {
+	s := strings.Join(strings.Fields(label), " ")
+	if placeholder(s) || s == name || !vnet.ValidDisplay(s) {
+		return ""
+	}
+	return s
+}
+
+func preferredName(n graphNode, index int) string {
 	name := ""
 	if !placeholder(n.attrs["label"]) {
 		name = vnet.NodeLabel(fold(n.attrs["label"]))
@@ -182,7 +193,7 @@ func (b *graphBuilder) position(n graphNode) *vnet.Position {
 	y, err1 := strconv.ParseFloat(lat, 64)
 	x, err2 := strconv.ParseFloat(lon, 64)
 	if err1 != nil || err2 != nil || !(math.Abs(y) <= 90 && math.Abs(x) <= 180) {
-		b.warn(n.line, "node %q: the position %q, %q is not on the globe and was left out", clip(n.id), clip(lat), clip(lon))
+		b.warn(n.line, "node %q: the position %q, %q is not on the globe and was left out", yamlfile.Clip(n.id), yamlfile.Clip(lat), yamlfile.Clip(lon))
 		return nil
 	}
 	return &vnet.Position{Latitude: y, Longitude: x}
@@ -202,7 +213,7 @@ func (b *graphBuilder) links(v *vnet.VNet, g *graph, byID map[string]string) {
 		to, ok2 := byID[e.ends[1]]
 		for i, ok := range []bool{ok1, ok2} {
 			if !ok {
-				b.fail(e.line, "add the node, or remove the edge", "an edge ends at node %q, which does not exist", clip(e.ends[i]))
+				b.fail(e.line, "add the node, or remove the edge", "an edge ends at node %q, which does not exist", yamlfile.Clip(e.ends[i]))
 			}
 		}
 		if !ok1 || !ok2 {
@@ -234,7 +245,7 @@ func (b *graphBuilder) lan(v *vnet.VNet, e graphEdge, byID map[string]string) {
 	for _, id := range e.ends {
 		name, ok := byID[id]
 		if !ok {
-			b.fail(e.line, "add the node, or remove the endpoint", "a hyperedge ends at node %q, which does not exist", clip(id))
+			b.fail(e.line, "add the node, or remove the endpoint", "a hyperedge ends at node %q, which does not exist", yamlfile.Clip(id))
 			continue
 		}
 		if on[name] {
@@ -260,7 +271,7 @@ func (b *graphBuilder) rate(e graphEdge) uint64 {
 	}
 	f, err := strconv.ParseFloat(raw, 64)
 	if err != nil || !(f >= vnet.MinRate && f <= vnet.MaxRate) {
-		b.warn(e.line, "the link speed %q is not a rate from %s to %s; the link is unlimited", clip(raw), vnet.FormatRate(vnet.MinRate), vnet.FormatRate(vnet.MaxRate))
+		b.warn(e.line, "the link speed %q is not a rate from %s to %s; the link is unlimited", yamlfile.Clip(raw), vnet.FormatRate(vnet.MinRate), vnet.FormatRate(vnet.MaxRate))
 		return 0
 	}
 	return uint64(math.Round(f))

@@ -55,7 +55,7 @@ func (k *keep) strip(v *vnet.VNet) *vnet.VNet {
 	}
 	for i := range c.Nodes {
 		n, keep := &c.Nodes[i], k.nodes[i]
-		n.Files = nil // Complete would sort the original's
+		n.Files = slices.Clone(n.Files) // Complete sorts them
 		if !keep.routing {
 			n.Routing = vnet.Routing{}
 		}

@@ -131,7 +131,9 @@ func TestSchemaAndParserKnowTheSameKeys(t *testing.T) {
 	tables := map[string][]string{
 		"":                               networkKeys,
 		"$defs routing anyOf 1":          routingKeys,
-		"properties addressing":          addressingKeys,
+		"properties addressing anyOf 1":  addressingKeys,
+		"$defs timers anyOf 1":           timerKeys,
+		"$defs linkRouting anyOf 1":      linkRoutingKeys,
 		"properties defaults":            defaultsKeys,
 		"$defs nodeDefaults":             nodeDefaultKeys,
 		"$defs node":                     nodeKeys,

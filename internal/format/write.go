@@ -28,8 +28,10 @@ func WriteYAML(w io.Writer, v *vnet.VNet) error {
 	k := minimal(v)
 	doc := newMapping()
 	doc.add("name", text(v.Name))
-	doc.add("routing", routing(v.Routing, vnet.Routing{}))
-	if k.addressing {
+	doc.add("routing", networkRouting(v.Routing))
+	if k.addressing && v.Addressing.Mode != vnet.AddressesAuto {
+		doc.add("addressing", text(string(v.Addressing.Mode)))
+	} else if k.addressing {
 		a := newMapping().flow()
 		if p := v.Addressing.IPv4; p.IsValid() {
 			a.add("ipv4", text(p.String()))
@@ -127,31 +129,22 @@ func textMap(m map[string]string) *element {
 	return out
 }
 
-// routing writes what differs from what would be inherited.
-func routing(r, network vnet.Routing) *element {
-	probe := vnet.VNet{Routing: network, Nodes: []vnet.Node{{Routing: vnet.Routing{Protocol: r.Protocol}}}}
-	_ = probe.Complete() // one node always has room
-	if probe.Nodes[0].Routing == r {
-		return text(string(r.Protocol))
-	}
-	m := newMapping().flow()
-	m.add("protocol", text(string(r.Protocol)))
-	if r.Daemon != "" {
-		m.add("daemon", text(string(r.Daemon)))
-	}
-	if r.Timers != "" {
-		m.add("timers", text(string(r.Timers)))
-	}
-	return m
-}
-
 func node(n *vnet.Node, network vnet.Routing, k nodeKeep) *element {
 	m := newMapping()
+	if n.Display != "" {
+		m.add("display", text(n.Display))
+	}
+	if n.Kind != vnet.Router {
+		m.add("kind", text(string(n.Kind)))
+	}
 	if n.Image != vnet.DefaultImage {
 		m.add("image", text(n.Image))
 	}
 	if len(n.Cmd) > 0 {
 		m.add("cmd", texts(n.Cmd).flow())
+	}
+	if n.Restart != "" {
+		m.add("restart", text(string(n.Restart)))
 	}
 	if n.CPU != 0 {
 		m.add("cpu", number(n.CPU))
@@ -166,7 +159,10 @@ func node(n *vnet.Node, network vnet.Routing, k nodeKeep) *element {
 		m.add("disk", text(vnet.FormatSize(n.Disk)))
 	}
 	if k.routing {
-		m.add("routing", routing(n.Routing, network))
+		m.add("routing", nodeRouting(n, network))
+	}
+	if n.Addressing != vnet.AddressesAuto {
+		m.add("addressing", text(string(n.Addressing)))
 	}
 	if k.asn {
 		m.add("asn", integer(int64(n.ASN)))
@@ -208,6 +204,9 @@ func node(n *vnet.Node, network vnet.Routing, k nodeKeep) *element {
 	}
 	if len(n.Exec) > 0 {
 		m.add("exec", texts(n.Exec))
+	}
+	if n.ExecTimeout != 0 {
+		m.add("exec-timeout", text(n.ExecTimeout.String()))
 	}
 	if len(m.Content) == 0 {
 		m.flow()
@@ -264,8 +263,8 @@ func link(l *vnet.Link, k linkKeep) *element {
 	if l.Type == vnet.LAN {
 		m.add("type", text(string(vnet.LAN)))
 	}
-	// 0 stands for an MTU that nobody gave, which is left to be filled in again.
-	mtu, sameMTU := common(l, givenMTU)
+	// 0 stands for an automatic MTU, which is left out.
+	mtu, sameMTU := common(l, explicitMTU)
 	cost, sameCost := common(l, func(e *vnet.Interface) int { return e.Cost })
 	tx, sameTx := common(l, func(e *vnet.Interface) vnet.Shape { return e.Tx })
 	rx, sameRx := common(l, func(e *vnet.Interface) vnet.Shape { return e.Rx })
@@ -281,8 +280,8 @@ func link(l *vnet.Link, k linkKeep) *element {
 		if k.ends[i].mac {
 			long.add("mac", text(e.MAC.String()))
 		}
-		if given := givenMTU(e); !sameMTU && given != 0 {
-			long.add("mtu", integer(int64(given)))
+		if mtu := explicitMTU(e); !sameMTU && mtu != 0 {
+			long.add("mtu", integer(int64(mtu)))
 		}
 		if k.ends[i].addrs && len(e.Addrs) > 0 {
 			long.add("addresses", addresses(e.Addrs))
@@ -320,13 +319,19 @@ func link(l *vnet.Link, k linkKeep) *element {
 	if sameCost && cost != 0 {
 		m.add("cost", integer(int64(cost)))
 	}
+	if l.Addressing != vnet.AddressesAuto {
+		m.add("addressing", text(string(l.Addressing)))
+	}
+	if l.Routing != (vnet.LinkRouting{}) {
+		m.add("routing", linkRouting(l.Routing))
+	}
 	if l.Down {
 		m.add("state", text("down"))
 	}
 	return m
 }
 
-func givenMTU(e *vnet.Interface) int {
+func explicitMTU(e *vnet.Interface) int {
 	if e.AutoMTU {
 		return 0
 	}

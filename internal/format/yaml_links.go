@@ -9,22 +9,23 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"trellis/internal/vnet"
+	"trellis/internal/yamlfile"
 )
 
-// both is a value for each direction of a link. From a link, up is from the
+// perDirection is a value for each direction of a link. From a link, up is from the
 // first end to the others; from one end, up is what its node sends.
-type both[T any] struct {
+type perDirection[T any] struct {
 	up, down T
-	said     bool
+	set      bool
 	split    bool // written as {up:, down:}
 	line     int
 }
 
 // shapeSpec is what the file says of a link's directions.
 type shapeSpec struct {
-	rate          both[uint64]
-	delay, jitter both[time.Duration]
-	loss          both[float64]
+	rate          perDirection[uint64]
+	delay, jitter perDirection[time.Duration]
+	loss          perDirection[float64]
 }
 
 // linkSpec is what the file says of a link, or of every link.
@@ -34,25 +35,42 @@ type linkSpec struct {
 	ends      []endSpec
 	down      bool
 	shape     shapeSpec
-	mtu, cost both[int] // up alone is used
-	lines     map[string]int
+	mtu, cost perDirection[int] // up alone is used
+
+	addressing vnet.AddressMode
+	routing    vnet.LinkRouting
+
+	lines map[string]int // of the keys that are there
 }
 
 // endSpec is what the file says of one end.
 type endSpec struct {
 	e         vnet.Interface
 	shape     shapeSpec
-	mtu, cost both[int]
+	mtu, cost perDirection[int]
 	line      int
 	lines     map[string]int
 }
 
 func (r *yamlReader) linkDefaults(n *yaml.Node) linkSpec {
 	s := linkSpec{lines: map[string]int{}}
-	for _, p := range r.mapping(n, "defaults.link", linkDefaultKeys) {
-		r.commonKey(p, "defaults.link", &s.shape, &s.mtu, &s.cost)
+	for _, p := range r.Mapping(n, "defaults.link", linkDefaultKeys) {
+		s.lines[p.Key] = p.At.Line
+		r.linkKey(p, "defaults.link", &s)
 	}
 	return s
+}
+
+// linkKey reads a key that links and their defaults share.
+func (r *yamlReader) linkKey(p yamlfile.Pair, what string, s *linkSpec) {
+	switch p.Key {
+	case "addressing":
+		s.addressing, _ = r.addressMode(p.Value, what+": addressing", true)
+	case "routing":
+		s.routing = r.linkRouting(p.Value, what+": routing")
+	default:
+		r.commonKey(p, what, &s.shape, &s.mtu, &s.cost)
+	}
 }
 
 // link reads the short form, [a, b], or the long one, a mapping.
@@ -62,50 +80,47 @@ func (r *yamlReader) link(n *yaml.Node, what string) linkSpec {
 		s.ends = r.endpoints(n, what)
 		return s
 	}
-	pairs := r.mapping(n, what, linkKeys)
+	pairs := r.Mapping(n, what, linkKeys)
 	for _, p := range pairs {
-		if p.key == "name" {
-			if s.name, _ = r.text(p.value, what+": name"); s.name != "" {
-				what = fmt.Sprintf("link %q", clip(s.name))
+		if p.Key == "name" {
+			if s.name, _ = r.Text(p.Value, what+": name"); s.name != "" {
+				what = fmt.Sprintf("link %q", yamlfile.Clip(s.name))
 			}
 		}
 	}
 	stated := false
 	for _, p := range pairs {
-		s.lines[p.key] = p.at.Line
-		switch p.key {
+		s.lines[p.Key] = p.At.Line
+		switch p.Key {
 		case "endpoints":
-			s.ends = r.endpoints(p.value, what)
+			s.ends = r.endpoints(p.Value, what)
 		case "type":
-			if t, ok := r.text(p.value, what+": type"); ok && r.oneOf(p.value, what+": type", t, linkTypes) {
-				s.typ = vnet.LinkType(t)
-			}
+			s.typ = vnet.LinkType(r.word(p.Value, what+": type", linkTypes))
 		case "state", "down":
 			if stated {
-				r.fail(p.at, "keep one of them", "%s says both state and down", what)
+				r.Fail(p.At, "keep one of them", "%s says both state and down", what)
 			}
 			stated = true
 			words := states
-			if p.key == "down" {
-				words = []string{"true", "false"}
+			if p.Key == "down" {
+				words = truths
 			}
-			if t, ok := r.text(p.value, what+": "+p.key); ok && r.oneOf(p.value, what+": "+p.key, t, words) {
-				s.down = t == "down" || t == "true"
-			}
+			t := r.word(p.Value, what+": "+p.Key, words)
+			s.down = t == "down" || t == "true"
 		default:
-			r.commonKey(p, what, &s.shape, &s.mtu, &s.cost)
+			r.linkKey(p, what, &s)
 		}
 	}
 	if _, ok := s.lines["endpoints"]; !ok && len(pairs) > 0 {
-		r.fail(n, "add endpoints: [a, b]", "%s has no endpoints", what)
+		r.Fail(n, "add endpoints: [a, b]", "%s has no endpoints", what)
 	}
 	return s
 }
 
 // commonKey reads a key that links, ends and defaults share.
-func (r *yamlReader) commonKey(p pair, what string, shape *shapeSpec, mtu, cost *both[int]) {
-	name := what + ": " + p.key
-	switch p.key {
+func (r *yamlReader) commonKey(p yamlfile.Pair, what string, shape *shapeSpec, mtu, cost *perDirection[int]) {
+	name := what + ": " + p.Key
+	switch p.Key {
 	case "rate":
 		shape.rate = direction(r, p, name, func(s string) (uint64, error) {
 			if s == "unlimited" {
@@ -120,49 +135,49 @@ func (r *yamlReader) commonKey(p pair, what string, shape *shapeSpec, mtu, cost 
 	case "loss":
 		shape.loss = direction(r, p, name, vnet.ParseLoss)
 	case "mtu":
-		v, _ := r.integer(p.value, name, vnet.MinMTU, vnet.MaxMTU)
-		*mtu = both[int]{up: int(v), said: true, line: p.at.Line}
+		v, _ := r.Integer(p.Value, name, vnet.MinMTU, vnet.MaxMTU)
+		*mtu = perDirection[int]{up: int(v), set: true, line: p.At.Line}
 	case "cost":
-		v, _ := r.integer(p.value, name, 0, vnet.MaxCost)
-		*cost = both[int]{up: int(v), said: true, line: p.at.Line}
+		v, _ := r.Integer(p.Value, name, 0, vnet.MaxCost)
+		*cost = perDirection[int]{up: int(v), set: true, line: p.At.Line}
 	}
 }
 
 // direction reads one value for both directions, or {up:, down:}. A direction
 // that is left out is a perfect wire's.
-func direction[T any](r *yamlReader, p pair, what string, parse func(string) (T, error)) both[T] {
-	out := both[T]{said: true, line: p.at.Line}
+func direction[T any](r *yamlReader, p yamlfile.Pair, what string, parse func(string) (T, error)) perDirection[T] {
+	out := perDirection[T]{set: true, line: p.At.Line}
 	one := func(n *yaml.Node, what string) (v T) {
-		s, ok := r.text(n, what)
+		s, ok := r.Text(n, what)
 		if !ok {
 			return v
 		}
 		v, err := parse(s)
 		if err != nil {
-			r.failWith(n, what, err)
+			r.FailWith(n, what, err)
 		}
 		return v
 	}
-	if p.value.Kind != yaml.MappingNode {
-		out.up = one(p.value, what)
+	if p.Value.Kind != yaml.MappingNode {
+		out.up = one(p.Value, what)
 		out.down = out.up
 		return out
 	}
 	out.split = true
-	for _, d := range r.mapping(p.value, what, directionKeys) {
-		if d.key == "up" {
-			out.up = one(d.value, what+": up")
+	for _, d := range r.Mapping(p.Value, what, directionKeys) {
+		if d.Key == "up" {
+			out.up = one(d.Value, what+": up")
 		} else {
-			out.down = one(d.value, what+": down")
+			out.down = one(d.Value, what+": down")
 		}
 	}
 	return out
 }
 
 func (r *yamlReader) endpoints(n *yaml.Node, what string) []endSpec {
-	items := r.sequence(n, what+": endpoints")
+	items := r.Sequence(n, what+": endpoints")
 	if len(items) > vnet.MaxLANEnds {
-		r.fail(n, "split it into several LANs", "%s has %d ends, a LAN has %d at most", what, len(items), vnet.MaxLANEnds)
+		r.Fail(n, "split it into several LANs", "%s has %d ends, a LAN has %d at most", what, len(items), vnet.MaxLANEnds)
 		return nil
 	}
 	var out []endSpec
@@ -170,13 +185,13 @@ func (r *yamlReader) endpoints(n *yaml.Node, what string) []endSpec {
 		who := fmt.Sprintf("%s: endpoint %d", what, i+1)
 		end := endSpec{line: item.Line, lines: map[string]int{}}
 		if item.Kind == yaml.ScalarNode {
-			s, ok := r.text(item, who)
+			s, ok := r.Text(item, who)
 			if !ok {
 				continue
 			}
-			name, iface, given := strings.Cut(s, ":")
-			if given && iface == "" || name == "" {
-				r.fail(item, "write node or node:interface", "%s is %q", who, clip(s))
+			name, iface, hasInterface := strings.Cut(s, ":")
+			if hasInterface && iface == "" || name == "" {
+				r.Fail(item, "write node or node:interface", "%s is %q", who, yamlfile.Clip(s))
 				continue
 			}
 			end.e.Node, end.e.Name = name, iface
@@ -189,29 +204,29 @@ func (r *yamlReader) endpoints(n *yaml.Node, what string) []endSpec {
 }
 
 func (r *yamlReader) longEndpoint(n *yaml.Node, who string, end *endSpec) {
-	for _, p := range r.mapping(n, who, endpointKeys) {
-		what := who + ": " + p.key
-		end.lines[p.key] = p.at.Line
-		switch p.key {
+	for _, p := range r.Mapping(n, who, endpointKeys) {
+		what := who + ": " + p.Key
+		end.lines[p.Key] = p.At.Line
+		switch p.Key {
 		case "node":
-			end.e.Node, _ = r.text(p.value, what)
+			end.e.Node, _ = r.Text(p.Value, what)
 		case "interface":
-			end.e.Name, _ = r.text(p.value, what)
+			end.e.Name, _ = r.Text(p.Value, what)
 		case "mac":
-			s, ok := r.text(p.value, what)
+			s, ok := r.Text(p.Value, what)
 			if !ok {
 				continue
 			}
 			mac, err := vnet.ParseMAC(s)
 			if err != nil || mac.IsZero() {
-				r.fail(p.value, "write an address like 02:00:00:00:00:01, in quotes", "%s is %q", what, clip(s))
+				r.Fail(p.Value, "write an address like 02:00:00:00:00:01, in quotes", "%s is %q", what, yamlfile.Clip(s))
 			}
 			end.e.MAC = mac
 		case "addresses":
-			for _, s := range r.texts(p.value, what) {
+			for _, s := range r.Texts(p.Value, what) {
 				prefix, err := netip.ParsePrefix(s)
 				if err != nil {
-					r.fail(p.value, "write an address with its prefix length, like 192.0.2.1/24", "%s has %q", what, clip(s))
+					r.Fail(p.Value, "write an address with its prefix length, like 192.0.2.1/24", "%s has %q", what, yamlfile.Clip(s))
 					continue
 				}
 				end.e.Addrs = append(end.e.Addrs, prefix)
@@ -221,7 +236,7 @@ func (r *yamlReader) longEndpoint(n *yaml.Node, who string, end *endSpec) {
 		}
 	}
 	if _, ok := end.lines["node"]; !ok {
-		r.fail(n, "add node: NAME", "%s has no node", who)
+		r.Fail(n, "add node: NAME", "%s has no node", who)
 	}
 }
 
@@ -232,8 +247,17 @@ func (r *yamlReader) resolveLink(at string, s, def linkSpec) vnet.Link {
 	if l.Type == "" {
 		l.Type = vnet.PointToPoint
 	}
-	for _, key := range []string{"name", "type"} {
+	l.Addressing, l.Routing = s.addressing, s.routing
+	if _, set := s.lines["addressing"]; !set && !(l.Type == vnet.LAN && def.addressing == vnet.AddressesUnnumbered) {
+		l.Addressing = def.addressing
+	}
+	if _, set := s.lines["routing"]; !set {
+		l.Routing = def.routing
+	}
+	for _, key := range []string{"name", "type", "addressing", "routing"} {
 		if line, ok := s.lines[key]; ok {
+			r.lines[at+"."+key] = line
+		} else if line, ok := def.lines[key]; ok {
 			r.lines[at+"."+key] = line
 		}
 	}
@@ -247,8 +271,9 @@ func (r *yamlReader) resolveLink(at string, s, def linkSpec) vnet.Link {
 			}
 		}
 		e := end.e
-		mtu := over(end.mtu, over(s.mtu, def.mtu))
-		cost := over(end.cost, over(s.cost, def.cost))
+		e.Node = r.nodeNamed(e.Node)
+		mtu := firstSet(end.mtu, firstSet(s.mtu, def.mtu))
+		cost := firstSet(end.cost, firstSet(s.cost, def.cost))
 		e.MTU, e.Cost = mtu.up, cost.up
 		rate := resolve(r, l.Type, i, s.shape.rate, def.shape.rate, end.shape.rate, &e.Tx.Rate, &e.Rx.Rate, true)
 		delay := resolve(r, l.Type, i, s.shape.delay, def.shape.delay, end.shape.delay, &e.Tx.Delay, &e.Rx.Delay, false)
@@ -266,8 +291,8 @@ func (r *yamlReader) resolveLink(at string, s, def linkSpec) vnet.Link {
 	return l
 }
 
-func over[T any](first, second both[T]) both[T] {
-	if first.said {
+func firstSet[T any](first, second perDirection[T]) perDirection[T] {
+	if first.set {
 		return first
 	}
 	return second
@@ -280,25 +305,25 @@ func over[T any](first, second both[T]) both[T] {
 // a value for the link holds for each end's cable: a rate in both directions; a
 // delay, jitter or loss once, towards the node, so that a frame from one node to
 // another meets it once and not twice.
-func resolve[T comparable](r *yamlReader, typ vnet.LinkType, end int, link, def, own both[T], tx, rx *T, twice bool) int {
+func resolve[T comparable](r *yamlReader, typ vnet.LinkType, end int, link, def, own perDirection[T], tx, rx *T, twice bool) int {
 	if typ != vnet.LAN {
-		if own.said {
+		if own.set {
 			*tx = own.up
 			if own.split && !isZero(own.down) {
-				r.errs = append(r.errs, Error{File: r.file, Line: own.line,
+				r.Errs = append(r.Errs, Error{File: r.File, Line: own.line,
 					What:   "an end of a point-to-point link shapes only what it sends",
 					Remedy: "write `up` here and at the other end, or {up:, down:} at the link"})
 			}
 			return own.line
 		}
-		v := over(link, def)
+		v := firstSet(link, def)
 		*tx = v.up
 		if end > 0 {
 			*tx = v.down
 		}
 		return v.line
 	}
-	v := over(own, over(link, def))
+	v := firstSet(own, firstSet(link, def))
 	if v.split || twice {
 		*tx, *rx = v.up, v.down
 	} else {

@@ -12,12 +12,13 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"trellis/internal/vnet"
+	"trellis/internal/yamlfile"
 )
 
 // nodeSpec is what the file says of a node, or of every node.
 type nodeSpec struct {
 	n     vnet.Node
-	said  map[string]bool // the keys that are there
+	set   map[string]bool // the keys that are there
 	lines map[string]int  // of those keys, by the model's field names
 }
 
@@ -29,65 +30,74 @@ type file struct {
 
 // node reads the mapping of a node or of defaults.node.
 func (r *yamlReader) node(n *yaml.Node, what string, known []string) nodeSpec {
-	s := nodeSpec{said: map[string]bool{}, lines: map[string]int{}}
-	for _, p := range r.mapping(n, what, known) {
-		s.said[p.key] = true
-		s.lines[p.key] = p.at.Line
-		r.nodeKey(&s, p, what+": "+p.key)
+	s := nodeSpec{set: map[string]bool{}, lines: map[string]int{}}
+	for _, p := range r.Mapping(n, what, known) {
+		s.set[p.Key] = true
+		s.lines[p.Key] = p.At.Line
+		r.nodeKey(&s, p, what+": "+p.Key)
 	}
 	return s
 }
 
-func (r *yamlReader) nodeKey(s *nodeSpec, p pair, what string) {
+func (r *yamlReader) nodeKey(s *nodeSpec, p yamlfile.Pair, what string) {
 	n := &s.n
-	switch p.key {
+	switch p.Key {
 	case "image":
-		n.Image, _ = r.text(p.value, what)
+		n.Image, _ = r.Text(p.Value, what)
 	case "cmd":
-		n.Cmd = r.texts(p.value, what)
-		if p.value.Kind == yaml.ScalarNode && len(n.Cmd) == 1 {
+		n.Cmd = r.Texts(p.Value, what)
+		if p.Value.Kind == yaml.ScalarNode && len(n.Cmd) == 1 {
 			n.Cmd = []string{"/bin/sh", "-c", n.Cmd[0]}
 		}
 	case "cpu":
-		n.CPU, _ = r.number(p.value, what)
+		n.CPU, _ = r.Number(p.Value, what)
 	case "memory":
-		n.Memory = r.size(p.value, what, vnet.MinMemory, vnet.MaxMemory)
+		n.Memory = r.size(p.Value, what, vnet.MinMemory, vnet.MaxMemory)
 	case "disk":
-		n.Disk = r.size(p.value, what, vnet.MinDisk, vnet.MaxDisk)
+		n.Disk = r.size(p.Value, what, vnet.MinDisk, vnet.MaxDisk)
 	case "pids":
-		v, _ := r.integer(p.value, what, vnet.MinPids, vnet.MaxPids)
+		v, _ := r.Integer(p.Value, what, vnet.MinPids, vnet.MaxPids)
 		n.Pids = int(v)
 	case "env":
-		n.Env = r.textMap(p.value, what, true)
+		n.Env = r.textMap(p.Value, what, true)
 	case "sysctls":
-		n.Sysctls = r.textMap(p.value, what, false)
+		n.Sysctls = r.textMap(p.Value, what, false)
 	case "exec":
-		n.Exec = r.texts(p.value, what)
+		n.Exec = r.Texts(p.Value, what)
 	case "files":
-		for _, f := range r.mapping(p.value, what, nil) {
-			if placed, ok := r.placedFile(f, what+" "+clip(f.key)); ok {
+		for _, f := range r.Mapping(p.Value, what, nil) {
+			if placed, ok := r.placedFile(f, what+" "+yamlfile.Clip(f.Key)); ok {
 				n.Files = append(n.Files, placed)
 			}
 		}
 	case "routing":
-		n.Routing, _ = r.routing(p.value, what)
+		n.Routing = r.routing(p.Value, what)
+	case "kind":
+		n.Kind = vnet.Kind(r.word(p.Value, what, kinds))
+	case "addressing":
+		n.Addressing, _ = r.addressMode(p.Value, what, false)
+	case "display":
+		n.Display, _ = r.Text(p.Value, what)
+	case "restart":
+		n.Restart = vnet.Restart(r.word(p.Value, what, restarts))
+	case "exec-timeout":
+		s.lines["execTimeout"] = p.At.Line
+		n.ExecTimeout = r.interval(p.Value, what)
 	case "on":
-		n.On, _ = r.text(p.value, what)
+		n.On, _ = r.Text(p.Value, what)
 	case "fastpath":
-		if s, ok := r.text(p.value, what); ok && r.oneOf(p.value, what, s, fastPaths) {
-			n.FastPath = vnet.FastPath(s)
-		}
+		n.FastPath = vnet.FastPath(r.word(p.Value, what, fastPaths))
 	case "asn":
-		v, _ := r.integer(p.value, what, 1, 1<<32-2)
+		v, _ := r.Integer(p.Value, what, 1, 1<<32-2)
 		n.ASN = uint32(v)
 	case "loopback", "loopbacks":
-		if s.said["loopback"] && s.said["loopbacks"] {
-			r.fail(p.at, "keep one of them", "%s: loopback and loopbacks are the same key", what)
+		if s.set["loopback"] && s.set["loopbacks"] {
+			r.Fail(p.At, "keep one of them", "%s: loopback and loopbacks are the same key", what)
 		}
-		s.lines["loopbacks"] = p.at.Line
-		items := []*yaml.Node{p.value}
-		if p.value.Kind != yaml.ScalarNode {
-			items = r.sequence(p.value, what)
+		s.lines["loopbacks"] = p.At.Line
+		items := []*yaml.Node{p.Value}
+		if p.Value.Kind != yaml.ScalarNode {
+			items = r.Sequence(p.Value, what)
 		}
 		for _, item := range items {
 			if a, ok := r.address(item, what); ok {
@@ -95,42 +105,42 @@ func (r *yamlReader) nodeKey(s *nodeSpec, p pair, what string) {
 			}
 		}
 	case "router-id":
-		s.lines["routerID"] = p.at.Line
-		n.RouterID, _ = r.address(p.value, what)
+		s.lines["routerID"] = p.At.Line
+		n.RouterID, _ = r.address(p.Value, what)
 	case "position":
 		n.Position = &vnet.Position{}
-		given := 0
-		for _, c := range r.mapping(p.value, what, positionKeys) {
-			v, ok := r.number(c.value, what+": "+c.key)
-			if c.key == "latitude" {
+		coordinates := 0
+		for _, c := range r.Mapping(p.Value, what, positionKeys) {
+			v, ok := r.Number(c.Value, what+": "+c.Key)
+			if c.Key == "latitude" {
 				n.Position.Latitude = v
 			} else {
 				n.Position.Longitude = v
 			}
-			given++
+			coordinates++
 			if !ok {
 				return
 			}
 		}
-		if given != 2 {
-			r.fail(p.at, "write {latitude: 47.6, longitude: -122.3}", "%s needs both coordinates", what)
+		if coordinates != 2 {
+			r.Fail(p.At, "write {latitude: 47.6, longitude: -122.3}", "%s needs both coordinates", what)
 		}
 	}
 }
 
 // size reads a size within bounds.
 func (r *yamlReader) size(n *yaml.Node, what string, least, most int64) int64 {
-	s, ok := r.text(n, what)
+	s, ok := r.Text(n, what)
 	if !ok {
 		return 0
 	}
 	v, err := vnet.ParseSize(s)
 	if err != nil {
-		r.failWith(n, what, err)
+		r.FailWith(n, what, err)
 		return 0
 	}
 	if v < least || v > most {
-		r.fail(n, fmt.Sprintf("use %s to %s", vnet.FormatSize(least), vnet.FormatSize(most)), "%s is %q", what, clip(s))
+		r.Fail(n, fmt.Sprintf("use %s to %s", vnet.FormatSize(least), vnet.FormatSize(most)), "%s is %q", what, yamlfile.Clip(s))
 		return 0
 	}
 	return v
@@ -139,46 +149,46 @@ func (r *yamlReader) size(n *yaml.Node, what string, least, most int64) int64 {
 // textMap reads a mapping of texts. A variable without a value is empty where
 // that makes sense.
 func (r *yamlReader) textMap(n *yaml.Node, what string, mayBeEmpty bool) map[string]string {
-	pairs := r.mapping(n, what, nil)
+	pairs := r.Mapping(n, what, nil)
 	if len(pairs) == 0 {
 		return nil
 	}
 	out := make(map[string]string, len(pairs))
 	for _, p := range pairs {
-		if mayBeEmpty && p.value.Kind == yaml.ScalarNode && p.value.ShortTag() == "!!null" {
-			out[p.key] = ""
+		if mayBeEmpty && p.Value.Kind == yaml.ScalarNode && p.Value.ShortTag() == "!!null" {
+			out[p.Key] = ""
 			continue
 		}
-		if s, ok := r.text(p.value, what+" "+clip(p.key)); ok {
-			out[p.key] = s
+		if s, ok := r.Text(p.Value, what+" "+yamlfile.Clip(p.Key)); ok {
+			out[p.Key] = s
 		}
 	}
 	return out
 }
 
 // placedFile reads "path: local file" or "path: {content: …, mode: …}".
-func (r *yamlReader) placedFile(p pair, what string) (vnet.File, bool) {
-	f := vnet.File{Path: p.key, Mode: 0o644}
-	if p.value.Kind == yaml.ScalarNode {
-		source, ok := r.text(p.value, what)
+func (r *yamlReader) placedFile(p yamlfile.Pair, what string) (vnet.File, bool) {
+	f := vnet.File{Path: p.Key, Mode: 0o644}
+	if p.Value.Kind == yaml.ScalarNode {
+		source, ok := r.Text(p.Value, what)
 		if !ok {
 			return f, false
 		}
-		f.Content, ok = r.openFile(p.value, what, source)
+		f.Content, ok = r.openFile(p.Value, what, source)
 		return f, ok
 	}
 	origin := ""
 	good := true
-	for _, k := range r.mapping(p.value, what, fileKeys) {
-		s, ok := r.text(k.value, what+": "+k.key)
+	for _, k := range r.Mapping(p.Value, what, fileKeys) {
+		s, ok := r.Text(k.Value, what+": "+k.Key)
 		if !ok {
 			good = false
 			continue
 		}
-		if k.key == "mode" {
+		if k.Key == "mode" {
 			mode, err := strconv.ParseUint(strings.TrimPrefix(s, "0o"), 8, 32)
 			if err != nil || mode == 0 || mode > 0o7777 {
-				r.fail(k.value, "write permission bits in octal, like 0644", "%s: mode is %q", what, clip(s))
+				r.Fail(k.Value, "write permission bits in octal, like 0644", "%s: mode is %q", what, yamlfile.Clip(s))
 				good = false
 				continue
 			}
@@ -186,28 +196,28 @@ func (r *yamlReader) placedFile(p pair, what string) (vnet.File, bool) {
 			continue
 		}
 		if origin != "" {
-			r.fail(k.at, "keep one of them", "%s has both %s and %s", what, origin, k.key)
+			r.Fail(k.At, "keep one of them", "%s has both %s and %s", what, origin, k.Key)
 			good = false
 			continue
 		}
-		origin = k.key
-		switch k.key {
+		origin = k.Key
+		switch k.Key {
 		case "source":
-			f.Content, ok = r.openFile(k.value, what, s)
+			f.Content, ok = r.openFile(k.Value, what, s)
 			good = good && ok
 		case "content":
 			f.Content = []byte(s)
 		case "base64":
 			content, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(s), ""))
 			if err != nil {
-				r.fail(k.value, "encode it as `base64` does", "%s: base64 cannot be decoded", what)
+				r.Fail(k.Value, "encode it as `base64` does", "%s: base64 cannot be decoded", what)
 				good = false
 			}
 			f.Content = content
 		}
 	}
 	if origin == "" && good {
-		r.fail(p.at, "say source (a file beside this one), content or base64", "%s has no content", what)
+		r.Fail(p.At, "say source (a file beside this one), content or base64", "%s has no content", what)
 		good = false
 	}
 	if len(f.Content) == 0 {
@@ -244,9 +254,9 @@ func (r *yamlReader) openFile(n *yaml.Node, what, source string) ([]byte, bool) 
 	default:
 		reason += ": " + got.err.Error()
 	}
-	r.errs = append(r.errs, Error{
-		File: r.file, Line: max(n.Line, 1), Err: got.err,
-		What:   fmt.Sprintf("%s: file %q: %s", what, clip(source), reason),
+	r.Errs = append(r.Errs, Error{
+		File: r.File, Line: max(n.Line, 1), Err: got.err,
+		What:   fmt.Sprintf("%s: file %q: %s", what, yamlfile.Clip(source), reason),
 		Remedy: "name a file relative to this one, or give its content with content",
 	})
 	return nil, false
@@ -263,7 +273,7 @@ func (r *yamlReader) resolveNode(at string, own, def nodeSpec) vnet.Node {
 			r.lines[at+"."+key] = l
 		}
 	}
-	for _, key := range []string{"image", "cpu", "memory", "disk", "pids", "cmd", "env", "sysctls", "exec", "files", "routing", "on", "fastpath", "asn", "loopbacks", "routerID", "position"} {
+	for _, key := range []string{"image", "cpu", "memory", "disk", "pids", "cmd", "env", "sysctls", "exec", "files", "execTimeout", "restart", "kind", "addressing", "display", "routing", "on", "fastpath", "asn", "loopbacks", "routerID", "position"} {
 		line(key)
 	}
 	inherit(own, "image", &n.Image, def.n.Image)
@@ -276,6 +286,9 @@ func (r *yamlReader) resolveNode(at string, own, def nodeSpec) vnet.Node {
 	inherit(own, "cmd", &n.Cmd, slices.Clone(def.n.Cmd))
 	inherit(own, "exec", &n.Exec, slices.Clone(def.n.Exec))
 	inherit(own, "routing", &n.Routing, def.n.Routing)
+	inherit(own, "kind", &n.Kind, def.n.Kind)
+	inherit(own, "addressing", &n.Addressing, def.n.Addressing)
+	inherit(own, "exec-timeout", &n.ExecTimeout, def.n.ExecTimeout)
 	n.Env = r.mergeMaps(def.n.Env, n.Env)
 	n.Sysctls = r.mergeMaps(def.n.Sysctls, n.Sysctls)
 	for _, f := range def.n.Files {
@@ -293,7 +306,7 @@ func (r *yamlReader) resolveNode(at string, own, def nodeSpec) vnet.Node {
 }
 
 func inherit[T any](own nodeSpec, key string, field *T, def T) {
-	if !own.said[key] {
+	if !own.set[key] {
 		*field = def
 	}
 }

@@ -94,6 +94,24 @@ func TestEveryZooNetworkLoadsAndSurvivesConversion(t *testing.T) {
 	}
 }
 
+// examples/README.md is the list of the examples.
+func TestExamplesAreListed(t *testing.T) {
+	dir := filepath.Join("..", "..", "examples")
+	list, err := os.ReadFile(filepath.Join(dir, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if ext := filepath.Ext(e.Name()); (ext == ".yaml" || ext == ".graphml" || e.Name() == "labs") && !strings.Contains(string(list), "("+e.Name()+")") {
+			t.Errorf("examples/README.md does not list %s", e.Name())
+		}
+	}
+}
+
 // examples gives the files of examples that describe networks; the others are
 // of sandboxes.
 func examples(t *testing.T) []string {
@@ -104,6 +122,24 @@ func examples(t *testing.T) []string {
 		t.Fatalf("%d examples, %v", len(files), err)
 	}
 	return files
+}
+
+func TestEveryLabLoads(t *testing.T) {
+	labs, err := filepath.Glob(filepath.Join("..", "..", "examples", "labs", "*", "lab.yaml"))
+	if err != nil || len(labs) < 5 {
+		t.Fatalf("%d labs, %v", len(labs), err)
+	}
+	for _, path := range labs {
+		v, _, err := Load(path)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if want := filepath.Base(filepath.Dir(path)); v.Name != want {
+			t.Errorf("the network is called %s, the folder %s", v.Name, want)
+		}
+		roundTrip(t, v)
+	}
 }
 
 func TestEveryExampleLoads(t *testing.T) {

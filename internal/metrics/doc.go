@@ -1,4 +1,4 @@
-// Package metrics tells the figures of a service to Prometheus: what the agent of
+// Package metrics exports the statistics of a service to Prometheus: what the agent of
 // this machine counts, who of the substrate nodes lives, and how far the virtual
 // networks are. docs/metrics.md lists them.
 //

@@ -12,39 +12,39 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"trellis/internal/agentapi"
 	"trellis/internal/store"
-	"trellis/internal/vnp"
 )
 
-// Path is where a service offers its figures.
+// Path is where a service offers its statistics.
 const Path = "/metrics"
 
 const (
-	// readTime bounds the reading of the figures for one scrape.
-	readTime = 8 * time.Second
+	// scrapeTimeout bounds the reading for one scrape.
+	scrapeTimeout = 8 * time.Second
 	// inFlight is how many scrapes may be read side by side; more are refused.
 	inFlight = 4
 )
 
-// Agent is what the figures of this machine are read from.
+// Agent is what the statistics of this machine are read from.
 type Agent interface {
-	// AllNodeStats tells what the nodes that run here use, by VNet and name.
-	AllNodeStats(context.Context) (map[string]map[string]vnp.NodeStats, error)
-	// AllPortStats tells the counters of all interfaces here, by VNet and
+	// AllNodeStats gives what the nodes that run here use, by VNet and name.
+	AllNodeStats(context.Context) (map[string]map[string]agentapi.NodeStats, error)
+	// AllPortStats gives the counters of all interfaces here, by VNet and
 	// "node:interface".
-	AllPortStats(context.Context) (map[string]map[string]vnp.PortStats, error)
-	// UplinkStats tells of the machine's uplinks.
-	UplinkStats(context.Context) ([]vnp.UplinkStats, error)
+	AllPortStats(context.Context) (map[string]map[string]agentapi.PortStats, error)
+	// UplinkStats gives those of the machine's uplinks.
+	UplinkStats(context.Context) ([]agentapi.UplinkStats, error)
 }
 
-// Store is what the figures of the whole are read from.
+// Store is what the statistics of all networks are read from.
 type Store interface {
 	Hosts(context.Context) (map[string]store.HostState, error)
-	VNets(context.Context) ([]*store.VNetRecord, error)
-	Statuses(ctx context.Context, vnet string) (map[string]*store.Status, error)
+	Summaries(context.Context) ([]store.Summary, error)
+	AllStatuses(context.Context) (map[string]map[string]*store.Status, error)
 }
 
-// Config says what to tell.
+// Config says what there is to report.
 type Config struct {
 	Version string
 	Agent   Agent        // nil: no agent runs here
@@ -58,7 +58,7 @@ func Handler(c Config) http.Handler {
 		c.Log = slog.Default()
 	}
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "trellis_build_info", Help: "Always 1; the labels tell which Trellis runs.",
+		Name: "trellis_build_info", Help: "Always 1; the labels say which Trellis runs.",
 	}, []string{"version", "goversion"})
 	build.WithLabelValues(c.Version, runtime.Version()).Set(1)
 	r := prometheus.NewRegistry()
@@ -67,7 +67,7 @@ func Handler(c Config) http.Handler {
 		r.MustRegister(&machine{agent: c.Agent, log: c.Log})
 	}
 	if c.Store != nil {
-		r.MustRegister(&whole{store: c.Store, log: c.Log})
+		r.MustRegister(&stored{store: c.Store, log: c.Log})
 	}
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{
 		ErrorLog: errorLog{c.Log}, ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: inFlight,
@@ -79,17 +79,17 @@ type errorLog struct{ log *slog.Logger }
 
 func (l errorLog) Println(v ...any) { l.log.Warn("metrics", "error", fmt.Sprint(v...)) }
 
-// source is one kind of figures that is read at once.
+// source is what is read at once for a scrape.
 type source string
 
-var readable = desc("source_up", "Whether the figures of a source could be read for this scrape.", "source")
+var readable = desc("source_up", "Whether the statistics of a source could be read for this scrape.", "source")
 
-// tell says whether the source could be read, and logs why not.
-func (s source) tell(out chan<- prometheus.Metric, log *slog.Logger, err error) bool {
+// report says whether the source could be read, and logs why not.
+func (s source) report(out chan<- prometheus.Metric, log *slog.Logger, err error) bool {
 	up := 1.0
 	if err != nil {
 		up = 0
-		log.Warn("figures for a scrape cannot be read", "source", string(s), "error", err)
+		log.Warn("statistics for a scrape cannot be read", "source", string(s), "error", err)
 	}
 	out <- prometheus.MustNewConstMetric(readable, prometheus.GaugeValue, up, string(s))
 	return err == nil

@@ -17,9 +17,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"trellis/internal/agentapi"
 	"trellis/internal/store"
-	"trellis/internal/vnet"
-	"trellis/internal/vnp"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden file")
@@ -27,25 +26,25 @@ var update = flag.Bool("update", false, "rewrite the golden file")
 // fakes play an agent and a store.
 type fakes struct{ err error }
 
-func (f fakes) AllNodeStats(context.Context) (map[string]map[string]vnp.NodeStats, error) {
-	return map[string]map[string]vnp.NodeStats{
+func (f fakes) AllNodeStats(context.Context) (map[string]map[string]agentapi.NodeStats, error) {
+	return map[string]map[string]agentapi.NodeStats{
 		"x": {
-			"a": {Memory: 3 << 20, CPU: 0.5, FastPath: vnp.FastPathOn, Services: []vnp.ServiceStats{{Name: "zebra", State: "running"}, {Name: "ospfd", State: "waiting", Restarts: 4}}},
+			"a": {Memory: 3 << 20, CPU: 0.5, FastPath: agentapi.FastPathOn, Services: []agentapi.ServiceStats{{Name: "zebra", State: "running"}, {Name: "ospfd", State: "waiting", Restarts: 4}}},
 			"b": {Memory: 1 << 20, CPU: 1.25, FastPath: "off: nftables rules"},
 		},
 		"y": {"a": {Memory: 5}},
 	}, f.err
 }
 
-func (f fakes) AllPortStats(context.Context) (map[string]map[string]vnp.PortStats, error) {
-	return map[string]map[string]vnp.PortStats{
+func (f fakes) AllPortStats(context.Context) (map[string]map[string]agentapi.PortStats, error) {
+	return map[string]map[string]agentapi.PortStats{
 		"x": {
 			"a:eth1": {
 				RxPackets: 10, RxBytes: 1000, TxPackets: 20, TxBytes: 2000, RxFastPackets: 4, RxFastBytes: 400, TxFastPackets: 20, TxFastBytes: 2001,
-				Drops: 3, DropsBy: map[string]uint64{"runt": 1, "queue": 2},
-				Paths: []vnp.PathStats{
-					{Peer: "beta", Remote: netip.MustParseAddr("192.0.2.2"), Key: 5, MTU: 1400, State: vnp.PathUp},
-					{Peer: "gamma", Remote: netip.MustParseAddr("192.0.2.3"), Key: 6, State: vnp.PathDown, Message: "no neighbour"},
+				Drops: 3, DropsBy: map[string]uint64{"runt": 1, "queue": 2}, StackBy: map[string]uint64{"netfilter": 6},
+				Paths: []agentapi.PathStats{
+					{Peer: "beta", Remote: netip.MustParseAddr("192.0.2.2"), Key: 5, MTU: 1400, State: agentapi.PathUp},
+					{Peer: "gamma", Remote: netip.MustParseAddr("192.0.2.3"), Key: 6, State: agentapi.PathDown, Message: "no neighbour"},
 				},
 			},
 		},
@@ -53,8 +52,8 @@ func (f fakes) AllPortStats(context.Context) (map[string]map[string]vnp.PortStat
 	}, f.err
 }
 
-func (f fakes) UplinkStats(context.Context) ([]vnp.UplinkStats, error) {
-	return []vnp.UplinkStats{{Interface: "eth1", XDP: "native", MTU: 1500, Drops: map[string]uint64{"unknown-peer": 7}}}, f.err
+func (f fakes) UplinkStats(context.Context) ([]agentapi.UplinkStats, error) {
+	return []agentapi.UplinkStats{{Interface: "eth1", XDP: "native", MTU: 1500, Drops: map[string]uint64{"unknown-peer": 7}}}, f.err
 }
 
 func (f fakes) Hosts(context.Context) (map[string]store.HostState, error) {
@@ -64,19 +63,16 @@ func (f fakes) Hosts(context.Context) (map[string]store.HostState, error) {
 	}, f.err
 }
 
-func (f fakes) VNets(context.Context) ([]*store.VNetRecord, error) {
-	return []*store.VNetRecord{{
-		Generation: 9,
-		Spec:       &vnet.VNet{Name: "x", Nodes: make([]vnet.Node, 3), Links: make([]vnet.Link, 2)},
-	}}, f.err
+func (f fakes) Summaries(context.Context) ([]store.Summary, error) {
+	return []store.Summary{{Name: "x", Generation: 9, Nodes: 3, Links: 2}}, f.err
 }
 
-func (f fakes) Statuses(context.Context, string) (map[string]*store.Status, error) {
-	return map[string]*store.Status{
+func (f fakes) AllStatuses(context.Context) (map[string]map[string]*store.Status, error) {
+	return map[string]map[string]*store.Status{"x": {
 		"alpha": {Generation: 9, Phase: store.PhaseCreated, Routers: 2, Converged: 1, Nodes: map[string]store.NodeState{"a": {State: store.NodeRunning}, "b": {State: store.NodeFailed}}},
 		"beta":  {Generation: 9, Phase: store.PhaseFailed, Routers: 1, Converged: 1, Nodes: map[string]store.NodeState{"c": {State: store.NodeRunning}}},
 		"gamma": {Generation: 8, Phase: store.PhaseFailed, Routers: 5, Nodes: map[string]store.NodeState{"d": {State: store.NodeRunning}}},
-	}, f.err
+	}}, f.err
 }
 
 func scrape(t *testing.T, c Config) string {
@@ -137,7 +133,7 @@ func TestScrape(t *testing.T) {
 }
 
 // What cannot be read is said to be so, and the rest is told all the same.
-func TestScrapeWithoutFigures(t *testing.T) {
+func TestScrapeWithoutStatistics(t *testing.T) {
 	quiet := slog.New(slog.DiscardHandler)
 	text := scrape(t, Config{Version: "v1", Agent: fakes{errors.New("no netlink")}, Store: fakes{}, Log: quiet})
 	for _, want := range []string{
@@ -149,7 +145,7 @@ func TestScrapeWithoutFigures(t *testing.T) {
 		}
 	}
 	if strings.Contains(text, "trellis_port_") {
-		t.Error("figures that could not be read")
+		t.Error("statistics that could not be read")
 	}
 	text = ours(scrape(t, Config{Version: "v1"}))
 	if strings.Count(text, "\n") != 3 || !strings.Contains(text, "trellis_build_info{") {
@@ -182,6 +178,6 @@ func TestDocumentation(t *testing.T) {
 		delete(documented, name)
 	}
 	for name := range documented {
-		t.Errorf("docs/metrics.md tells of %s, which there is not", name)
+		t.Errorf("docs/metrics.md documents %s, which there is not", name)
 	}
 }

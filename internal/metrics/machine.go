@@ -7,10 +7,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"trellis/internal/vnp"
+	"trellis/internal/agentapi"
 )
 
-// The ways of a packet through a node.
+// The paths of a packet through a node.
 const (
 	fast  = "fast"
 	stack = "stack"
@@ -22,22 +22,23 @@ var (
 
 	tunnelLabels = []string{"vnet", "link", "peer"}
 
-	rxPackets  = desc("port_receive_packets_total", "Packets that the node received, by the way they took to it.", append(portLabels, "path")...)
-	rxBytes    = desc("port_receive_bytes_total", "Bytes of Ethernet frames that the node received, by the way they took to it.", append(portLabels, "path")...)
-	txPackets  = desc("port_transmit_packets_total", "Packets that the node sent, by the way they took from it.", append(portLabels, "path")...)
-	txBytes    = desc("port_transmit_bytes_total", "Bytes of Ethernet frames that the node sent, by the way they took from it.", append(portLabels, "path")...)
+	rxPackets  = desc("port_receive_packets_total", "Packets that the node received, by the path to it.", append(portLabels, "path")...)
+	rxBytes    = desc("port_receive_bytes_total", "Bytes of Ethernet frames that the node received, by the path to it.", append(portLabels, "path")...)
+	txPackets  = desc("port_transmit_packets_total", "Packets that the node sent, by the path from it.", append(portLabels, "path")...)
+	txBytes    = desc("port_transmit_bytes_total", "Bytes of Ethernet frames that the node sent, by the path from it.", append(portLabels, "path")...)
+	portStack  = desc("port_fastpath_exits_total", "Packets that arrived on the fast path and left it for the node's stack, by reason.", append(portLabels, "reason")...)
 	portDrops  = desc("port_drops_total", "Packets to or from the node that were dropped, by reason.", append(portLabels, "reason")...)
-	pathUp     = desc("path_up", "Whether the interface's link has a way to the peer across the underlay.", pathLabels...)
-	pathMTU    = desc("path_mtu_bytes", "What the underlay carries on the way to the peer.", pathLabels...)
-	tunnelRx   = desc("tunnel_receive_packets_total", "Packets that the network's LAN received from its part at the peer.", tunnelLabels...)
-	tunnelTx   = desc("tunnel_transmit_packets_total", "Packets that the network's LAN sent to its part at the peer.", tunnelLabels...)
-	tunnelDrop = desc("tunnel_drops_total", "Packets between the LAN's parts that were dropped, by reason.", append(tunnelLabels, "reason")...)
+	pathUp     = desc("path_up", "Whether the interface's link has a path to the peer across the underlay.", pathLabels...)
+	pathMTU    = desc("path_mtu_bytes", "What the underlay carries on the path to the peer.", pathLabels...)
+	tunnelRx   = desc("tunnel_receive_packets_total", "Packets that the network's LAN received from the peer.", tunnelLabels...)
+	tunnelTx   = desc("tunnel_transmit_packets_total", "Packets that the network's LAN sent to the peer.", tunnelLabels...)
+	tunnelDrop = desc("tunnel_drops_total", "Packets of the network's LAN to and from the peer that were dropped, by reason.", append(tunnelLabels, "reason")...)
 	nodeMemory = desc("node_memory_bytes", "Memory that the node uses.", "vnet", "node")
 	nodeCPU    = desc("node_cpu_seconds_total", "Processor time that the node has used.", "vnet", "node")
 	nodeFast   = desc("node_fastpath", "Whether the node's packets may take the fast path.", "vnet", "node")
 	serviceUp  = desc("node_service_up", "Whether the node's service runs.", "vnet", "node", "service")
 	restarts   = desc("node_service_restarts_total", "How often the node's service was started again.", "vnet", "node", "service")
-	uplinkInfo = desc("uplink_info", "Always 1; the labels tell how the uplink's programs are attached.", "interface", "xdp")
+	uplinkInfo = desc("uplink_info", "Always 1; the labels say how the uplink's programs are attached.", "interface", "xdp")
 	uplinkMTU  = desc("uplink_mtu_bytes", "The uplink's MTU.", "interface")
 	uplinkDrop = desc("uplink_drops_total", "Packets that came by the uplink and no port can be charged with, by reason.", "interface", "reason")
 )
@@ -51,7 +52,7 @@ type machine struct {
 // Describe implements [prometheus.Collector].
 func (*machine) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		rxPackets, rxBytes, txPackets, txBytes, portDrops, pathUp, pathMTU, tunnelRx, tunnelTx, tunnelDrop,
+		rxPackets, rxBytes, txPackets, txBytes, portStack, portDrops, pathUp, pathMTU, tunnelRx, tunnelTx, tunnelDrop,
 		nodeMemory, nodeCPU, nodeFast, serviceUp, restarts, uplinkInfo, uplinkMTU, uplinkDrop,
 	} {
 		out <- d
@@ -60,38 +61,38 @@ func (*machine) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements [prometheus.Collector].
 func (m *machine) Collect(out chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), readTime)
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
 	ports, err := m.agent.AllPortStats(ctx)
-	if source("ports").tell(out, m.log, err) {
+	if source("ports").report(out, m.log, err) {
 		for vnet, all := range ports {
 			for object, p := range all {
-				if link, peer, ok := vnp.OfTunnel(object); ok {
-					tellTunnel(out, p, vnet, link, peer)
+				if link, peer, ok := agentapi.SplitTunnel(object); ok {
+					reportTunnel(out, p, vnet, link, peer)
 					continue
 				}
 				node, iface, _ := strings.Cut(object, ":")
-				tellPort(out, p, vnet, node, iface)
+				reportPort(out, p, vnet, node, iface)
 			}
 		}
 	}
 	nodes, err := m.agent.AllNodeStats(ctx)
-	if source("nodes").tell(out, m.log, err) {
+	if source("nodes").report(out, m.log, err) {
 		for vnet, all := range nodes {
 			for node, n := range all {
-				tellNode(out, n, vnet, node)
+				reportNode(out, n, vnet, node)
 			}
 		}
 	}
 	uplinks, err := m.agent.UplinkStats(ctx)
-	if source("uplinks").tell(out, m.log, err) {
+	if source("uplinks").report(out, m.log, err) {
 		for _, u := range uplinks {
-			tellUplink(out, u)
+			reportUplink(out, u)
 		}
 	}
 }
 
-func tellPort(out chan<- prometheus.Metric, p vnp.PortStats, labels ...string) {
+func reportPort(out chan<- prometheus.Metric, p agentapi.PortStats, labels ...string) {
 	for _, c := range []struct {
 		desc      *prometheus.Desc
 		all, fast uint64
@@ -105,19 +106,22 @@ func tellPort(out chan<- prometheus.Metric, p vnp.PortStats, labels ...string) {
 		// The two were not read in one instant.
 		counter(out, c.desc, float64(c.all-min(c.fast, c.all)), append(labels, stack)...)
 	}
+	for reason, n := range p.StackBy {
+		counter(out, portStack, float64(n), append(labels, reason)...)
+	}
 	for reason, n := range p.DropsBy {
 		counter(out, portDrops, float64(n), append(labels, reason)...)
 	}
-	for _, way := range p.Paths {
-		of := append([]string{way.Peer}, labels...)
-		gauge(out, pathUp, truth(way.State == vnp.PathUp), of...)
-		if way.MTU > 0 {
-			gauge(out, pathMTU, float64(way.MTU), of...)
+	for _, path := range p.Paths {
+		of := append([]string{path.Peer}, labels...)
+		gauge(out, pathUp, truth(path.State == agentapi.PathUp), of...)
+		if path.MTU > 0 {
+			gauge(out, pathMTU, float64(path.MTU), of...)
 		}
 	}
 }
 
-func tellTunnel(out chan<- prometheus.Metric, p vnp.PortStats, labels ...string) {
+func reportTunnel(out chan<- prometheus.Metric, p agentapi.PortStats, labels ...string) {
 	counter(out, tunnelRx, float64(p.RxPackets), labels...)
 	counter(out, tunnelTx, float64(p.TxPackets), labels...)
 	for reason, n := range p.DropsBy {
@@ -125,11 +129,11 @@ func tellTunnel(out chan<- prometheus.Metric, p vnp.PortStats, labels ...string)
 	}
 }
 
-func tellNode(out chan<- prometheus.Metric, n vnp.NodeStats, labels ...string) {
+func reportNode(out chan<- prometheus.Metric, n agentapi.NodeStats, labels ...string) {
 	gauge(out, nodeMemory, float64(n.Memory), labels...)
 	counter(out, nodeCPU, n.CPU, labels...)
 	if n.FastPath != "" {
-		gauge(out, nodeFast, truth(n.FastPath == vnp.FastPathOn), labels...)
+		gauge(out, nodeFast, truth(n.FastPath == agentapi.FastPathOn), labels...)
 	}
 	for _, s := range n.Services {
 		of := append(labels[:len(labels):len(labels)], s.Name)
@@ -138,7 +142,7 @@ func tellNode(out chan<- prometheus.Metric, n vnp.NodeStats, labels ...string) {
 	}
 }
 
-func tellUplink(out chan<- prometheus.Metric, u vnp.UplinkStats) {
+func reportUplink(out chan<- prometheus.Metric, u agentapi.UplinkStats) {
 	gauge(out, uplinkInfo, 1, u.Interface, u.XDP)
 	if u.MTU > 0 {
 		gauge(out, uplinkMTU, float64(u.MTU), u.Interface)

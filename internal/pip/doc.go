@@ -1,12 +1,12 @@
 // Package pip is the infrastructure provider's part: it decides whether a VNet
 // is admitted to the substrate nodes of a store, places it, gives it what no two
 // VNets may share, and stores its description and its plans, one for each
-// substrate node, in one transaction. From there on the agents take over.
+// substrate node, in one transaction. From there on the agents do the work.
 //
 // # What is granted
 //
 // A VNet gets a range of 65,536 user and group ids of the machines to itself;
-// see idSpace. Each span, that is each way of a link between two substrate nodes,
+// see idSpace. Each span, that is each path of a link between two substrate nodes,
 // gets an EGRE key that no other has. Device names and link groups follow from
 // the names of their owners (package plan) and need no bookkeeping. Processor,
 // memory, process and disk limits of nodes are ceilings and not reservations:

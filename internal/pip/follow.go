@@ -14,8 +14,8 @@ import (
 
 // Run follows the substrate until ctx ends. VNets are forgotten when all their
 // agents have reported that nothing is left, or have been forgotten themselves, and
-// planned anew when a substrate node that has a part comes with other addresses or
-// another MTU.
+// planned anew when a substrate node that holds nodes of it comes with other
+// addresses or another MTU.
 func (p *Provider) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return p.followStatuses(ctx) })
@@ -32,7 +32,7 @@ func (p *Provider) followStatuses(ctx context.Context) error {
 		if e.Status == nil || e.Status.Phase != store.PhaseRemoved {
 			continue
 		}
-		if err := p.persist(ctx, func() error { return p.removed(ctx, e.VNet) }); err != nil && ctx.Err() == nil {
+		if err := p.retryAway(ctx, func() error { return p.removed(ctx, e.VNet) }); err != nil && ctx.Err() == nil {
 			p.log.Error("removed VNet stays in the store until the next start", "vnet", e.VNet, "error", err)
 		}
 	}
@@ -50,7 +50,7 @@ func (p *Provider) followHosts(ctx context.Context) error {
 		case e.Synced:
 			synced = true
 			// What changed while no provider looked. On one machine nothing depends on it.
-			p.replanAll(ctx, func(rec *store.VNetRecord) bool { return len(rec.Hosts) > 1 })
+			p.replanAll(ctx, func(v *store.Summary) bool { return len(v.Hosts) > 1 })
 			p.leaveForgotten(ctx)
 		case e.Err != nil:
 			p.log.Error("unreadable host", "host", e.Name, "error", e.Err)
@@ -64,7 +64,7 @@ func (p *Provider) followHosts(ctx context.Context) error {
 			known[e.Name] = e.Host.Host
 			if synced && seen && differ(was, e.Host.Host) {
 				p.log.Info("host has changed", "host", e.Name, "instance", e.Host.Instance, "addresses", e.Host.Addrs, "mtu", e.Host.MTU)
-				p.replanAll(ctx, func(rec *store.VNetRecord) bool { return slices.Contains(rec.Hosts, e.Name) })
+				p.replanAll(ctx, func(v *store.Summary) bool { return slices.Contains(v.Hosts, e.Name) })
 			}
 		}
 	}
@@ -74,52 +74,50 @@ func (p *Provider) followHosts(ctx context.Context) error {
 	return nil
 }
 
-// retryLater is the pause before something is tried again because the store was
-// away, or had no room.
-const retryLater = time.Second
+// retryPause is the time between two attempts while the store cannot be used.
+const retryPause = time.Second
 
-// persist repeats what fails because the store is away, or has no room: nobody else
-// would do it once that is over.
-func (p *Provider) persist(ctx context.Context, do func() error) error {
-	for told := false; ; {
+// retryAway repeats what fails because the store cannot be used just now: it is away,
+// full or busy. Nobody else would do it once it can. A store that has ended is
+// not waited for.
+func (p *Provider) retryAway(ctx context.Context, do func() error) error {
+	for logged := ""; ; {
 		err := do()
-		switch {
-		case errors.Is(err, store.ErrAway): // that is told once for all
-		case errors.Is(err, store.ErrNoSpace):
-			if !told {
-				p.log.Warn("waiting for room in the store", "error", err)
-				told = true
-			}
-		default:
+		if !store.IsTransient(err) || p.store.Err() != nil {
 			return err
 		}
+		// Of one that is away, the store itself logs it, once.
+		if text := err.Error(); text != logged && !errors.Is(err, store.ErrUnavailable) {
+			p.log.Warn("waiting for the store", "error", err)
+			logged = text
+		}
 		select {
-		case <-time.After(retryLater):
+		case <-time.After(retryPause):
 		case <-ctx.Done():
 			return err
 		}
 	}
 }
 
-// leaveForgotten takes VNets off substrate nodes that have been forgotten, which
+// leaveForgotten removes VNets from substrate nodes that have been forgotten, which
 // will never report that nothing is left.
 func (p *Provider) leaveForgotten(ctx context.Context) {
 	var there hosts
-	var records []*store.VNetRecord
-	err := p.persist(ctx, func() (err error) {
+	var vnets []store.Summary
+	err := p.retryAway(ctx, func() (err error) {
 		if there, err = p.hosts(ctx); err == nil {
-			records, err = p.store.VNets(ctx)
+			vnets, err = p.store.Summaries(ctx)
 		}
 		return err
 	})
-	for _, rec := range records {
-		if !slices.ContainsFunc(rec.Hosts, func(h string) bool { return p.forgotten(there, h) }) {
+	for _, v := range vnets {
+		if !slices.ContainsFunc(v.Hosts, func(h string) bool { return p.forgotten(there, h) }) {
 			continue
 		}
-		err = errors.Join(err, p.persist(ctx, func() error { return p.removed(ctx, rec.Name()) }))
+		err = errors.Join(err, p.retryAway(ctx, func() error { return p.removed(ctx, v.Name) }))
 	}
 	if err != nil && ctx.Err() == nil {
-		p.log.Error("VNets keep parts on hosts that have been forgotten", "error", err)
+		p.log.Error("VNets stay on hosts that have been forgotten", "error", err)
 	}
 }
 
@@ -129,10 +127,10 @@ func differ(a, b store.Host) bool {
 }
 
 // replanAll plans the chosen VNets anew.
-func (p *Provider) replanAll(ctx context.Context, choose func(*store.VNetRecord) bool) {
-	var records []*store.VNetRecord
-	err := p.persist(ctx, func() (err error) {
-		records, err = p.store.VNets(ctx)
+func (p *Provider) replanAll(ctx context.Context, choose func(*store.Summary) bool) {
+	var vnets []store.Summary
+	err := p.retryAway(ctx, func() (err error) {
+		vnets, err = p.store.Summaries(ctx)
 		return err
 	})
 	if err != nil {
@@ -141,18 +139,18 @@ func (p *Provider) replanAll(ctx context.Context, choose func(*store.VNetRecord)
 		}
 		return
 	}
-	for _, rec := range records {
-		if rec.State != store.Present || !choose(rec) {
+	for _, v := range vnets {
+		if v.State != store.Present || !choose(&v) {
 			continue
 		}
-		err := p.persist(ctx, func() error { return p.replan(ctx, rec.Name()) })
+		err := p.retryAway(ctx, func() error { return p.replan(ctx, v.Name) })
 		var refused Refused
 		switch {
 		case err == nil, ctx.Err() != nil, errors.Is(err, store.ErrNotFound):
 		case errors.As(err, &refused):
-			p.log.Warn("VNet keeps its plans, which do not fit the substrate any more", "vnet", rec.Name(), "error", err)
+			p.log.Warn("VNet keeps its plans, which do not fit the substrate any more", "vnet", v.Name, "error", err)
 		default:
-			p.log.Error("VNet keeps its plans of before the substrate changed", "vnet", rec.Name(), "error", err)
+			p.log.Error("VNet keeps its plans of before the substrate changed", "vnet", v.Name, "error", err)
 		}
 	}
 }
@@ -160,8 +158,12 @@ func (p *Provider) replanAll(ctx context.Context, choose func(*store.VNetRecord)
 // replan commits the plans of a VNet as they would be now, if they differ from
 // those that are stored.
 func (p *Provider) replan(ctx context.Context, name string) error {
-	defer p.names.lock(name)()
-	_, err := retry(func() (Grant, error) {
+	unlock, err := p.names.Lock(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	_, err = retry(func() (Grant, error) {
 		was, err := p.store.VNet(ctx, name)
 		if err != nil || was.State != store.Present {
 			return Grant{}, err

@@ -11,10 +11,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-)
 
-// IDsPerVNet is the size of the range of user and group ids of one VNet.
-const IDsPerVNet = 1 << 16
+	"trellis/internal/plan"
+)
 
 // The ids that ranges are taken from: within those that distributions leave to
 // containers (524,288 to 1,879,048,191 by the conventions of systemd), above
@@ -25,16 +24,16 @@ const (
 )
 
 // idSpace hands out ranges of ids that overlap neither each other nor the
-// ranges that the machine's owner has given to users in /etc/subuid and
+// ranges that the machine's owner has set aside for users in /etc/subuid and
 // /etc/subgid.
 type idSpace struct {
 	first uint32 // first range that is tried
 	files []string
 
-	mu   sync.Mutex
-	held map[uint32]bool // handed out, not yet in the store
-	// scattered is set once another service has taken a range first: from then on
-	// looking begins at random, so that the two keep out of each other's way.
+	mu       sync.Mutex
+	reserved map[uint32]bool // not in the store, or not yet
+	// scattered is set once another service was first to get a range: from then on
+	// the search begins at random, so that the two rarely meet.
 	scattered bool
 }
 
@@ -52,17 +51,17 @@ func newIDSpace(first uint32, instance, defaultInstance string, files []string) 
 		if instance != defaultInstance {
 			h := fnv.New32a()
 			h.Write([]byte(instance))
-			first += h.Sum32() % ((lastID - firstID + 1) / IDsPerVNet) * IDsPerVNet
+			first += h.Sum32() % ((lastID - firstID + 1) / plan.IDsPerVNet) * plan.IDsPerVNet
 		}
 	}
-	if first%IDsPerVNet != 0 || first < IDsPerVNet || first > lastID {
-		return nil, fmt.Errorf("first user id %d is not a multiple of %d between %d and %d; choose another", first, IDsPerVNet, IDsPerVNet, lastID)
+	if first%plan.IDsPerVNet != 0 || first < plan.IDsPerVNet || first > lastID {
+		return nil, fmt.Errorf("first user id %d is not a multiple of %d between %d and %d; choose another", first, plan.IDsPerVNet, plan.IDsPerVNet, lastID)
 	}
-	return &idSpace{first: first, files: files, held: map[uint32]bool{}}, nil
+	return &idSpace{first: first, files: files, reserved: map[uint32]bool{}}, nil
 }
 
-// take hands out a range that is not among owned; give must follow.
-func (s *idSpace) take(owned map[uint32]string) (uint32, error) {
+// reserve hands out a range that is not among owned; release must follow.
+func (s *idSpace) reserve(owned map[uint32]string) (uint32, error) {
 	users, err := subIDs(s.files)
 	if err != nil {
 		return 0, err
@@ -72,40 +71,54 @@ func (s *idSpace) take(owned map[uint32]string) (uint32, error) {
 	low := min(s.first, firstID)
 	begin := s.first
 	if s.scattered {
-		begin = low + rand.Uint32N((lastID-low)/IDsPerVNet+1)*IDsPerVNet
+		begin = low + rand.Uint32N((lastID-low)/plan.IDsPerVNet+1)*plan.IDsPerVNet
 	}
 	base := begin
 	for {
-		if _, taken := owned[base]; !taken && !s.held[base] && !overlapsAny(base, users) {
-			s.held[base] = true
+		if _, used := owned[base]; !used && !s.reserved[base] && !overlapsAny(base, users) {
+			s.reserved[base] = true
 			return base, nil
 		}
-		if base += IDsPerVNet; base > lastID {
+		if base += plan.IDsPerVNet; base > lastID {
 			base = low
 		}
 		if base == begin {
 			return 0, fmt.Errorf("no range of %d user ids is left between %d and %d (%d are VNets', others in %s): %w",
-				IDsPerVNet, low, lastID, len(owned), strings.Join(s.files, " and "), ErrExhausted)
+				plan.IDsPerVNet, low, lastID, len(owned), strings.Join(s.files, " and "), ErrExhausted)
 		}
 	}
 }
 
-// scatter has the ranges from now on taken from random places.
+// scatter has the search begin at random from now on.
 func (s *idSpace) scatter() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.scattered = true
 }
 
-// give takes a range back, or leaves it to the store that has it by now.
-func (s *idSpace) give(base uint32) {
+// release ends a reservation: the range is free again, or in the store by now.
+func (s *idSpace) release(base uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.held, base)
+	delete(s.reserved, base)
+}
+
+// skipRanges is how many ranges are left out for each restore of the store: more than
+// can have been given out since the copy was taken. It has no divisor in common with
+// the number of all ranges, so that restores do not fall on each other.
+const skipRanges = 4099
+
+// skip has looking begin so many ranges later: after a restore, some are perhaps in
+// use that the store does not know.
+func (s *idSpace) skip(restores int) {
+	low := min(s.first, firstID)
+	all := uint64((lastID-low)/plan.IDsPerVNet + 1)
+	at := uint64((s.first-low)/plan.IDsPerVNet) + uint64(restores)*skipRanges
+	s.first = low + uint32(at%all)*plan.IDsPerVNet
 }
 
 func overlapsAny(base uint32, users []idRange) bool {
-	r := idRange{uint64(base), uint64(base) + IDsPerVNet - 1}
+	r := idRange{uint64(base), uint64(base) + plan.IDsPerVNet - 1}
 	for _, u := range users {
 		if r.overlaps(u) {
 			return true

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"trellis/internal/plan"
 	"trellis/internal/store"
 	"trellis/internal/vnet"
 )
@@ -48,7 +49,11 @@ func (c LinkChange) apply(l *vnet.Link) {
 // SetLink changes a link of a running VNet in place, and returns it as it is
 // then. The next Admit decides again.
 func (p *Provider) SetLink(ctx context.Context, name, link string, c LinkChange, check Check) (Grant, *vnet.Link, error) {
-	defer p.names.lock(name)()
+	unlock, err := p.names.Lock(ctx, name)
+	if err != nil {
+		return Grant{}, nil, err
+	}
+	defer unlock()
 	var changed *vnet.Link
 	g, err := retry(func() (Grant, error) {
 		rec, err := p.store.VNet(ctx, name)
@@ -60,7 +65,7 @@ func (p *Provider) SetLink(ctx context.Context, name, link string, c LinkChange,
 		}
 		l := rec.Spec.Link(link)
 		if l == nil {
-			return Grant{}, unknown(fmt.Sprintf("VNet %s has no link %q; `trellis show %s` lists its links", name, link, name))
+			return Grant{}, store.NotFound("VNet %s has no link %q; `trellis show %s` lists its links", name, link, name)
 		}
 		c.apply(l)
 		// What an older version has stored lacks what has come since.
@@ -73,12 +78,37 @@ func (p *Provider) SetLink(ctx context.Context, name, link string, c LinkChange,
 		}
 		rec.Placement = placementOf(rec)
 		rec.Generation++
-		plans, err := p.plan(ctx, rec, there, p.store.DrawKeys)
+		changed = rec.Spec.Link(link)
+		plans, err := p.reshaped(ctx, rec, link)
+		if plans == nil && err == nil {
+			plans, err = p.plan(ctx, rec, there, p.store.DrawKeys)
+		}
 		if err != nil {
 			return Grant{}, err
 		}
-		changed = rec.Spec.Link(link)
 		return p.commit(ctx, rec, plans, there, check)
 	})
 	return g, changed, err
+}
+
+// reshaped gives the stored plans with a link as it is in the record, which is all
+// that the record's new generation changes; nil where that does not do, so that
+// they have to be compiled: they are not those of the generation before, or routes
+// are computed from the link.
+func (p *Provider) reshaped(ctx context.Context, rec *store.VNetRecord, link string) (map[string]*plan.Plan, error) {
+	plans := make(map[string]*plan.Plan, len(rec.Hosts))
+	for _, host := range rec.Hosts {
+		pl, err := p.store.Plan(ctx, host, rec.Name())
+		if errors.Is(err, store.ErrNotFound) || err == nil && pl.Generation != rec.Generation-1 {
+			return nil, nil
+		} else if err != nil {
+			return nil, err
+		}
+		pl.Generation = rec.Generation
+		plans[host] = pl
+	}
+	if !plan.Reshape(plans, rec.Spec, link, rec.Placement) {
+		return nil, nil
+	}
+	return plans, nil
 }

@@ -71,7 +71,7 @@ func pair(name string) *vnet.VNet {
 
 func mustAdmit(t *testing.T, p *Provider, v *vnet.VNet) Grant {
 	t.Helper()
-	g, err := p.Admit(t.Context(), v, nil, false)
+	g, err := p.Admit(t.Context(), v, Admission{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func TestAdmitIsIdempotent(t *testing.T) {
 	if stored.Generation != third.Record.Generation || stored.Nodes[0].Limits.Memory != 99<<20 {
 		t.Errorf("stored plan has generation %d, memory %d", stored.Generation, stored.Nodes[0].Limits.Memory)
 	}
-	renewed, err := p.Admit(t.Context(), changed, nil, true)
+	renewed, err := p.Admit(t.Context(), changed, Admission{Renew: func(context.Context, *store.VNetRecord) (bool, error) { return true, nil }})
 	if err != nil || renewed.Record.Generation != third.Record.Generation+1 {
 		t.Errorf("renewed: %+v, %v", renewed.Record, err)
 	}
@@ -110,7 +110,7 @@ func TestAdmitIsIdempotent(t *testing.T) {
 func TestRefusalWritesNothing(t *testing.T) {
 	p, s := newProvider(t)
 	no := errors.New("no netem")
-	_, err := p.Admit(t.Context(), pair("x"), func(context.Context, *plan.Plan) error { return no }, false)
+	_, err := p.Admit(t.Context(), pair("x"), Admission{Check: func(context.Context, *plan.Plan) error { return no }})
 	var refused Refused
 	if !errors.As(err, &refused) || !errors.Is(err, no) {
 		t.Errorf("error %v", err)
@@ -118,14 +118,14 @@ func TestRefusalWritesNothing(t *testing.T) {
 	bad := pair("y")
 	bad.Links[0].Endpoints[1].Node = "nobody"
 	var rules vnet.Errors
-	if _, err := p.Admit(t.Context(), bad, nil, false); !errors.As(err, &rules) {
+	if _, err := p.Admit(t.Context(), bad, Admission{}); !errors.As(err, &rules) {
 		t.Errorf("a dangling endpoint: %v", err)
 	}
 	if records, err := s.VNets(t.Context()); err != nil || len(records) != 0 {
 		t.Errorf("%d records, %v", len(records), err)
 	}
-	if len(p.ids.held) != 0 {
-		t.Errorf("id ranges are still held: %v", p.ids.held)
+	if len(p.ids.reserved) != 0 {
+		t.Errorf("id ranges are still held: %v", p.ids.reserved)
 	}
 }
 
@@ -135,7 +135,7 @@ func TestPlacementElsewhereIsRefused(t *testing.T) {
 	p, st := newProvider(t)
 	v := pair("x")
 	v.Nodes[0].On = "elsewhere"
-	if _, err := p.Admit(t.Context(), v, nil, false); err == nil || !strings.Contains(err.Error(), `"elsewhere"`) {
+	if _, err := p.Admit(t.Context(), v, Admission{}); err == nil || !strings.Contains(err.Error(), `"elsewhere"`) {
 		t.Errorf("a node on another machine: %v", err)
 	}
 	if records, err := st.VNets(t.Context()); err != nil || len(records) != 0 {
@@ -154,7 +154,7 @@ func TestConcurrentAdmissions(t *testing.T) {
 			if i >= 30 {
 				v.Nodes[0].Memory = 99 << 20
 			}
-			if _, err := p.Admit(t.Context(), v, nil, false); err != nil {
+			if _, err := p.Admit(t.Context(), v, Admission{}); err != nil {
 				t.Errorf("request %d: %v", i, err)
 			}
 		})
@@ -277,7 +277,7 @@ func TestSetLinkLastsUntilAdmit(t *testing.T) {
 func TestIDRangesAvoidUsers(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "subuid")
 	// The first range is taken in part, the second by its last id.
-	text := fmt.Sprintf("# users\nme:%d:10\n\nyou:%d:1\n", firstID+5, firstID+2*IDsPerVNet-1)
+	text := fmt.Sprintf("# users\nme:%d:10\n\nyou:%d:1\n", firstID+5, firstID+2*plan.IDsPerVNet-1)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -285,35 +285,35 @@ func TestIDRangesAvoidUsers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	base, err := ids.take(map[uint32]string{firstID + 3*IDsPerVNet: "x"})
-	if err != nil || base != firstID+2*IDsPerVNet {
+	base, err := ids.reserve(map[uint32]string{firstID + 3*plan.IDsPerVNet: "x"})
+	if err != nil || base != firstID+2*plan.IDsPerVNet {
 		t.Errorf("took %#x, %v", base, err)
 	}
-	if base, err := ids.take(map[uint32]string{firstID + 3*IDsPerVNet: "x"}); err != nil || base != firstID+4*IDsPerVNet {
+	if base, err := ids.reserve(map[uint32]string{firstID + 3*plan.IDsPerVNet: "x"}); err != nil || base != firstID+4*plan.IDsPerVNet {
 		t.Errorf("then took %#x, %v", base, err)
 	}
 	if err := os.WriteFile(file, []byte("me:1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ids.take(nil); err == nil {
+	if _, err := ids.reserve(nil); err == nil {
 		t.Error("a broken file was accepted")
 	}
 }
 
 func TestIDRangesRunOut(t *testing.T) {
-	ids, err := newIDSpace(lastID+1-2*IDsPerVNet, DefaultInstance, DefaultInstance, nil)
+	ids, err := newIDSpace(lastID+1-2*plan.IDsPerVNet, DefaultInstance, DefaultInstance, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	owned := map[uint32]string{}
-	for b := uint32(firstID); b <= lastID; b += IDsPerVNet {
+	for b := uint32(firstID); b <= lastID; b += plan.IDsPerVNet {
 		owned[b] = "x"
 	}
 	delete(owned, firstID) // behind the end
-	if base, err := ids.take(owned); err != nil || base != firstID {
+	if base, err := ids.reserve(owned); err != nil || base != firstID {
 		t.Errorf("took %#x, %v", base, err)
 	}
-	if _, err := ids.take(owned); !errors.Is(err, ErrExhausted) {
+	if _, err := ids.reserve(owned); !errors.Is(err, ErrExhausted) {
 		t.Errorf("full: %v", err)
 	}
 }

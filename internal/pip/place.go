@@ -42,8 +42,8 @@ func (p *Provider) hosts(ctx context.Context) (hosts, error) {
 	return all, err
 }
 
-// takesNew refuses, with a sentence, a substrate node that takes no new nodes.
-func (h hosts) takesNew(name string) error {
+// accepts says, in a sentence, why a substrate node gets no new nodes; nil where it does.
+func (h hosts) accepts(name string) error {
 	host, known := h[name]
 	switch {
 	case !known:
@@ -79,7 +79,7 @@ func placementOf(rec *store.VNetRecord) map[string]string {
 
 // place gives each node of a VNet its substrate node. Nodes stay where they are,
 // as was says, unless their description names another: a substrate node that has
-// vanished may still run what it was given.
+// vanished may still run its nodes.
 func (p *Provider) place(ctx context.Context, v *vnet.VNet, was map[string]string, there hosts) (map[string]string, error) {
 	request := embed.Request{Nodes: make([]embed.Node, len(v.Nodes))}
 	open := false // some node may go anywhere
@@ -90,7 +90,7 @@ func (p *Provider) place(ctx context.Context, v *vnet.VNet, was map[string]strin
 			at = "" // forgotten for good
 		}
 		if n.On != "" && n.On != at {
-			if err := there.takesNew(n.On); err != nil {
+			if err := there.accepts(n.On); err != nil {
 				return nil, Refused{fmt.Errorf("node %s is to be on %s: %w", n.Name, n.On, err)}
 			}
 			if at != "" && !there[at].Alive {
@@ -148,13 +148,13 @@ func (h hosts) stranded(v *vnet.VNet, placement map[string]string) bool {
 	return false
 }
 
-// free lists the substrate nodes that take new nodes. What other VNets' nodes may
+// free lists the substrate nodes that accept new nodes. What other VNets' nodes may
 // use there is only looked up where it counts.
 func (p *Provider) free(ctx context.Context, except string, there hosts, counts bool) ([]embed.Host, error) {
 	index := map[string]int{}
 	var free []embed.Host
 	for _, name := range slices.Sorted(maps.Keys(there)) {
-		if there.takesNew(name) == nil {
+		if there.accepts(name) == nil {
 			index[name] = len(free)
 			free = append(free, embed.Host{Name: name, Memory: there[name].Memory, CPU: there[name].CPU})
 		}
@@ -162,20 +162,18 @@ func (p *Provider) free(ctx context.Context, except string, there hosts, counts 
 	if !counts || len(free) < 2 {
 		return free, nil
 	}
-	records, err := p.store.VNets(ctx)
+	others, err := p.store.Summaries(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for _, rec := range records {
-		if rec.Name() == except {
+	for _, v := range others {
+		if v.Name == except {
 			continue
 		}
-		placement := placementOf(rec)
-		for i := range rec.Spec.Nodes {
-			n := &rec.Spec.Nodes[i]
-			if j, ok := index[placement[n.Name]]; ok {
-				free[j].MemoryUsed += n.Memory
-				free[j].CPUUsed += n.CPU
+		for host, share := range v.Shares {
+			if j, ok := index[host]; ok {
+				free[j].MemoryUsed += share.Memory
+				free[j].CPUUsed += share.CPU
 			}
 		}
 	}

@@ -147,7 +147,7 @@ func TestOneTransactionForAllHosts(t *testing.T) {
 	if again.Changed || again.Record.Generation != g.Record.Generation || again.Plans["beta"].Generation != g.Record.Generation {
 		t.Errorf("unchanged description: %+v", again)
 	}
-	plans, err := s.p.Preview(t.Context(), v)
+	_, plans, err := s.p.Preview(t.Context(), v)
 	if err != nil || len(plans) != 3 {
 		t.Errorf("preview: %d plans, %v", len(plans), err)
 	}
@@ -209,7 +209,7 @@ func TestPlacementIsRefusedInOneSentence(t *testing.T) {
 		"MTU":            {wide, []string{"link a-b", "b:eth1 asks for 1500", "at most 1458"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := s.p.Admit(t.Context(), c.v, nil, false)
+			_, err := s.p.Admit(t.Context(), c.v, Admission{})
 			var refused Refused
 			if !errors.As(err, &refused) {
 				t.Fatalf("not refused: %v", err)
@@ -222,13 +222,13 @@ func TestPlacementIsRefusedInOneSentence(t *testing.T) {
 			if records, err := s.VNets(t.Context()); err != nil || len(records) != 0 {
 				t.Errorf("%d records, %v", len(records), err)
 			}
-			if len(s.p.ids.held) != 0 {
-				t.Errorf("id ranges are still held: %v", s.p.ids.held)
+			if len(s.p.ids.reserved) != 0 {
+				t.Errorf("id ranges are still held: %v", s.p.ids.reserved)
 			}
 		})
 	}
 	other := hosts{"beta": {Alive: true, Host: store.Host{Name: "beta", Version: "9.9", Protocol: store.Protocol + 1}}}
-	if err := other.takesNew("beta"); err == nil || !strings.Contains(err.Error(), "beta runs trellis 9.9, which speaks protocol") {
+	if err := other.accepts("beta"); err == nil || !strings.Contains(err.Error(), "beta runs trellis 9.9, which speaks protocol") {
 		t.Errorf("a host of another protocol: %v", err)
 	}
 	// A machine without an uplink serves what stays on it.
@@ -249,7 +249,7 @@ func TestAVanishedHostKeepsWhatItHas(t *testing.T) {
 		asked = append(asked, p.Host)
 		return nil
 	}
-	g, err := s.p.Admit(t.Context(), chain("x", "a", "b", "c"), check, false)
+	g, err := s.p.Admit(t.Context(), chain("x", "a", "b", "c"), Admission{Check: check})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +263,7 @@ func TestAVanishedHostKeepsWhatItHas(t *testing.T) {
 	if g.Record.Keys["a-b|alpha|beta|a:eth1|b:eth1"] != first.Record.Keys["a-b|alpha|beta|a:eth1|b:eth1"] {
 		t.Errorf("keys %v, before %v", g.Record.Keys, first.Record.Keys)
 	}
-	_, err = s.p.Admit(t.Context(), chain("x", "a@beta", "b", "c"), nil, false)
+	_, err = s.p.Admit(t.Context(), chain("x", "a@beta", "b", "c"), Admission{})
 	if err == nil || !strings.Contains(err.Error(), "node a cannot go to beta: it may still run on alpha") {
 		t.Errorf("a move off a vanished host: %v", err)
 	}
@@ -292,8 +292,8 @@ func TestAVanishedHostKeepsWhatItHas(t *testing.T) {
 			s.vanish(t, host)
 		}
 	}
-	_, err = s.p.Admit(t.Context(), chain("y", "a"), nil, false)
-	if err == nil || !strings.Contains(err.Error(), "no substrate node takes node a") {
+	_, err = s.p.Admit(t.Context(), chain("y", "a"), Admission{})
+	if err == nil || !strings.Contains(err.Error(), "no substrate node accepts node a") {
 		t.Errorf("with no live host: %v", err)
 	}
 	// The host whose agent is this process is there, whatever its lease says.
@@ -320,7 +320,7 @@ func TestLinksLeaveNoIsland(t *testing.T) {
 	register(t, s.Store, store.Host{Name: "aardvark"})
 	wantPlacement(t, mustAdmit(t, s.p, chain("x", "a", "b")).Record, map[string]string{"a": "aardvark", "b": "aardvark"})
 	wantPlacement(t, mustAdmit(t, s.p, chain("y", "a", "b", "c@gamma")).Record, map[string]string{"a": "alpha", "b": "alpha", "c": "gamma"})
-	_, err := s.p.Admit(t.Context(), chain("z", "a", "b@island"), nil, false)
+	_, err := s.p.Admit(t.Context(), chain("z", "a", "b@island"), Admission{})
 	if err == nil || !strings.Contains(err.Error(), "no uplink") {
 		t.Errorf("a link to an island: %v", err)
 	}
@@ -429,7 +429,7 @@ func TestProvidersSideBySide(t *testing.T) {
 		g.Go(func() {
 			v := chain(fmt.Sprintf("x%d", i%10), "a@alpha", "b@beta", "c@gamma")
 			v.Nodes[0].Memory = int64(100+i) << 20
-			if _, err := providers[i%3].Admit(t.Context(), v, nil, false); err != nil {
+			if _, err := providers[i%3].Admit(t.Context(), v, Admission{}); err != nil {
 				t.Errorf("request %d: %v", i, err)
 			}
 		})
@@ -484,16 +484,23 @@ func TestRecordsOfOneMachineGoOn(t *testing.T) {
 // What must be done is done once the store is back, or has room.
 func TestProviderWaitsForTheStore(t *testing.T) {
 	p, _ := newProvider(t)
-	for _, trouble := range []error{store.ErrAway, store.ErrNoSpace} {
+	for _, fault := range []error{store.ErrUnavailable, store.ErrNoSpace, store.ErrConflict} {
 		tries := 0
-		err := p.persist(t.Context(), func() error {
+		err := p.retryAway(t.Context(), func() error {
 			if tries++; tries == 1 {
-				return fmt.Errorf("forget VNet x: %w", trouble)
+				return fmt.Errorf("forget VNet x: %w", fault)
 			}
 			return store.ErrNotFound
 		})
 		if tries != 2 || !errors.Is(err, store.ErrNotFound) {
-			t.Errorf("%v: %d tries, %v", trouble, tries, err)
+			t.Errorf("%v: %d tries, %v", fault, tries, err)
+		}
+	}
+	for _, fault := range []error{Refused{errors.New("no room")}, errors.New("value is damaged"), context.Canceled} {
+		tries := 0
+		err := p.retryAway(t.Context(), func() error { tries++; return fmt.Errorf("plan VNet x: %w", fault) })
+		if tries != 1 || !errors.Is(err, fault) {
+			t.Errorf("%v: %d tries, %v", fault, tries, err)
 		}
 	}
 }

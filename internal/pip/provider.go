@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"trellis/internal/embed"
+	"trellis/internal/keylock"
 	"trellis/internal/plan"
 	"trellis/internal/store"
 	"trellis/internal/vnet"
@@ -29,6 +30,8 @@ var (
 	ErrExhausted = errors.New("the machine is full")
 	// ErrRemoving is returned for a change of a VNet that is being taken down.
 	ErrRemoving = errors.New("is being removed")
+	// ErrSuperseded is returned where a later request has changed the VNet.
+	ErrSuperseded = errors.New("another request has changed it")
 )
 
 // Refused is the error of a description that the substrate cannot hold as it is
@@ -41,29 +44,26 @@ func (r Refused) Error() string { return r.Err.Error() }
 // Unwrap gives the refusal.
 func (r Refused) Unwrap() error { return r.Err }
 
-// unknown is an error about something that is not there; it is a
-// store.ErrNotFound.
-type unknown string
-
-func (u unknown) Error() string   { return string(u) }
-func (u unknown) Is(e error) bool { return e == store.ErrNotFound }
-
 // Options say what a Provider provides.
 type Options struct {
 	Store *store.Store
-	// Instance is the owner tag of this service; user ids are given out from
-	// another place for each.
+	// Instance is the owner tag of this service; user ids come from another
+	// place for each.
 	Instance string
 	// Host is the substrate node whose agent runs in this process, which is thus
 	// alive whatever the store thinks of it; empty: none does.
 	Host string
-	// FirstID is the first user id to give out, a multiple of IDsPerVNet; 0: the
+	// FirstID is the first user id of the first range, a multiple of
+	// plan.IDsPerVNet; 0: the
 	// default.
 	FirstID uint32
 	// SubIDFiles hold id ranges that are others'. Nil: /etc/subuid and /etc/subgid.
 	SubIDFiles []string
-	Embedder   Embedder     // nil: embed.FirstFit
-	Log        *slog.Logger // nil: [slog.Default]
+	// KeptIDs is a file in the same form, of networks that run without being in the
+	// store; "": there is none.
+	KeptIDs  string
+	Embedder Embedder     // nil: embed.FirstFit
+	Log      *slog.Logger // nil: [slog.Default]
 }
 
 // Provider admits VNets to the substrate nodes of a store. Several may run side
@@ -73,7 +73,7 @@ type Provider struct {
 	host     string
 	embedder Embedder
 	ids      *idSpace
-	names    nameLocks
+	names    keylock.Locks[string]
 	log      *slog.Logger
 }
 
@@ -82,6 +82,9 @@ type Provider struct {
 func New(o Options) (*Provider, error) {
 	if o.SubIDFiles == nil {
 		o.SubIDFiles = []string{"/etc/subuid", "/etc/subgid"}
+	}
+	if o.KeptIDs != "" {
+		o.SubIDFiles = append(o.SubIDFiles[:len(o.SubIDFiles):len(o.SubIDFiles)], o.KeptIDs)
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -93,6 +96,11 @@ func New(o Options) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
+	restores, err := o.Store.Restores(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	ids.skip(restores)
 	return &Provider{store: o.Store, host: o.Host, embedder: o.Embedder, ids: ids, log: o.Log}, nil
 }
 
@@ -113,36 +121,54 @@ type Grant struct {
 }
 
 // maxAttempts bounds how often a request is tried again after another one has
-// changed the same record, or taken the same ids. Requests of one process queue
+// changed the same record, or got the same ids. Requests of one process queue
 // up by name, so that one conflict is already rare.
 const maxAttempts = 10
 
-// Preview compiles the plans that Admit would commit now. Nothing is written.
-func (p *Provider) Preview(ctx context.Context, v *vnet.VNet) (map[string]*plan.Plan, error) {
+// Preview gives the completed description and the plans that Admit would commit
+// now. Nothing is written.
+func (p *Provider) Preview(ctx context.Context, v *vnet.VNet) (*vnet.VNet, map[string]*plan.Plan, error) {
 	v, err := complete(v)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	d, err := p.draft(ctx, v)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer d.release()
-	return p.plan(ctx, d.rec, d.hosts, p.store.PeekKeys)
+	plans, err := p.plan(ctx, d.rec, d.hosts, p.store.PeekKeys)
+	return d.rec.Spec, plans, err
+}
+
+// Admission says how a description is admitted. The zero value does without
+// checks.
+type Admission struct {
+	Check Check
+	// Superseded says by an error that a later request has changed the VNet, so
+	// that this one is to be given up. It is asked when the stored record turns out
+	// to have changed while this request was served. Nil: never.
+	Superseded func() error
+	// Renew says whether a VNet that would not change gets a new generation all the
+	// same, which has the agents converge and report again. Nil: it does not.
+	Renew func(context.Context, *store.VNetRecord) (bool, error)
 }
 
 // Admit commits the description: completed, validated, placed, compiled, checked.
 // When the stored description and plans are the same already, nothing is written,
-// unless renew asks for a new generation all the same, which has the agents
-// converge and report again.
-func (p *Provider) Admit(ctx context.Context, v *vnet.VNet, check Check, renew bool) (Grant, error) {
+// unless the VNet is to be renewed.
+//
+// Nothing is locked while the check runs, which may fetch images. Where another
+// request has changed the VNet meanwhile, the description is drafted anew.
+func (p *Provider) Admit(ctx context.Context, v *vnet.VNet, a Admission) (Grant, error) {
 	v, err := complete(v)
 	if err != nil {
 		return Grant{}, err
 	}
-	defer p.names.lock(v.Name)()
+	again := false
 	return retry(func() (Grant, error) {
-		g, err := p.admit(ctx, v, check, renew)
+		g, err := p.admit(ctx, v, a, again)
+		again = true
 		if errors.Is(err, store.ErrConflict) {
 			p.ids.scatter()
 		}
@@ -150,26 +176,55 @@ func (p *Provider) Admit(ctx context.Context, v *vnet.VNet, check Check, renew b
 	})
 }
 
-func (p *Provider) admit(ctx context.Context, v *vnet.VNet, check Check, renew bool) (Grant, error) {
-	d, err := p.draft(ctx, v)
+func (p *Provider) admit(ctx context.Context, v *vnet.VNet, a Admission, again bool) (Grant, error) {
+	d, plans, err := p.propose(ctx, v)
 	if err != nil {
 		return Grant{}, err
 	}
 	defer d.release()
-	plans, err := p.plan(ctx, d.rec, d.hosts, p.store.DrawKeys)
-	if err != nil {
-		return Grant{}, err
-	}
-	if !renew && d.was != nil {
+	if d.was != nil {
 		same, err := p.unchanged(ctx, d.was, d.rec, plans)
+		if same && a.Renew != nil {
+			var renew bool
+			renew, err = a.Renew(ctx, d.was)
+			same = !renew
+		}
 		if err != nil {
 			return Grant{}, err
 		}
 		if same {
+			for _, p := range plans {
+				p.Generation = d.was.Generation
+			}
 			return Grant{Record: d.was, Plans: plans}, nil
 		}
 	}
-	return p.commit(ctx, d.rec, plans, d.hosts, check)
+	if again && a.Superseded != nil {
+		if err := a.Superseded(); err != nil {
+			return Grant{}, err
+		}
+	}
+	return p.commit(ctx, d.rec, plans, d.hosts, a.Check)
+}
+
+// propose drafts the VNet's next generation and its plans. Requests for one VNet
+// do so one after the other.
+func (p *Provider) propose(ctx context.Context, v *vnet.VNet) (*draft, map[string]*plan.Plan, error) {
+	unlock, err := p.names.Lock(ctx, v.Name)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer unlock()
+	d, err := p.draft(ctx, v)
+	if err != nil {
+		return nil, nil, err
+	}
+	plans, err := p.plan(ctx, d.rec, d.hosts, p.store.DrawKeys)
+	if err != nil {
+		d.release()
+		return nil, nil, err
+	}
+	return d, plans, nil
 }
 
 // commit checks and stores plans.
@@ -177,7 +232,8 @@ func (p *Provider) commit(ctx context.Context, rec *store.VNetRecord, plans map[
 	if check != nil {
 		g, ctx := errgroup.WithContext(ctx)
 		for host, next := range plans {
-			if next.Empty() || !there[host].Alive {
+			unchanged := next.Scope != nil && len(next.Scope) == 0
+			if next.Empty() || unchanged || !there[host].Alive {
 				continue
 			}
 			g.Go(func() error {
@@ -193,7 +249,15 @@ func (p *Provider) commit(ctx context.Context, rec *store.VNetRecord, plans map[
 		}
 	}
 	isNew := rec.IsNew()
-	if err := p.store.Put(ctx, rec, plans); err != nil {
+	// The plans hold addresses and MTUs of the hosts, which the checks have taken
+	// minutes to look at, perhaps.
+	var read []store.HostState
+	for host, next := range plans {
+		if h, known := there[host]; known && !next.Empty() {
+			read = append(read, h)
+		}
+	}
+	if err := p.store.Put(ctx, rec, plans, read...); err != nil {
 		return Grant{}, err
 	}
 	p.log.Info("admitted", "vnet", rec.Name(), "generation", rec.Generation, "nodes", len(rec.Spec.Nodes), "hosts", rec.Hosts)
@@ -249,11 +313,11 @@ func (p *Provider) draft(ctx context.Context, v *vnet.VNet) (*draft, error) {
 	if err != nil {
 		return nil, err
 	}
-	base, err := p.ids.take(owned)
+	base, err := p.ids.reserve(owned)
 	if err != nil {
 		return nil, fmt.Errorf("admit VNet %s: %w", v.Name, err)
 	}
-	d.release = func() { p.ids.give(base) }
+	d.release = func() { p.ids.release(base) }
 	d.rec = &store.VNetRecord{
 		Spec: v, State: store.Present, IDBase: base, Created: time.Now(), Generation: revision + 1, Placement: placement,
 	}
@@ -264,7 +328,7 @@ func (p *Provider) draft(ctx context.Context, v *vnet.VNet) (*draft, error) {
 type keySource func(context.Context, int) ([]uint32, error)
 
 // plan makes the plans of a placed record: for the substrate nodes that hold a
-// part, and empty ones for those that held one. It sets the MTUs that nobody gave
+// node of it, and empty ones for those that held one. It sets the automatic MTUs
 // and the record's keys: spans that stay keep theirs.
 func (p *Provider) plan(ctx context.Context, rec *store.VNetRecord, there hosts, draw keySource) (map[string]*plan.Plan, error) {
 	a := plan.Allocation{
@@ -272,7 +336,7 @@ func (p *Provider) plan(ctx context.Context, rec *store.VNetRecord, there hosts,
 	}
 	for _, name := range rec.Placement {
 		if h, ok := there[name]; ok {
-			a.Hosts[name] = plan.Host{Instance: h.Instance, Addrs: h.Addrs, MTU: h.MTU}
+			a.Hosts[name] = plan.Host{Instance: h.Instance, Addrs: h.Addrs, MTU: h.MTU, Cores: h.CPU}
 		}
 	}
 	if err := plan.FitLinks(rec.Spec, rec.Placement, a.Hosts); err != nil {
@@ -331,7 +395,7 @@ func emptyPlan(rec *store.VNetRecord, host string, there hosts) *plan.Plan {
 }
 
 // unchanged reports whether what is stored says the same as the next record and
-// its plans; if so, these get the generation that is stored. Plans are compared
+// its plans. Plans are compared
 // too: another version of Trellis may make others of the same description.
 func (p *Provider) unchanged(ctx context.Context, was, next *store.VNetRecord, plans map[string]*plan.Plan) (bool, error) {
 	if was.State != store.Present || !maps.Equal(was.Placement, next.Placement) || !maps.Equal(was.Keys, next.Keys) {
@@ -350,13 +414,10 @@ func (p *Provider) unchanged(ctx context.Context, was, next *store.VNetRecord, p
 		if have.Empty() && want.Empty() {
 			continue
 		}
-		have.Generation = want.Generation
+		have.Generation, have.Scope = want.Generation, nil
 		if same, err := equal(have, want); err != nil || !same {
 			return false, err
 		}
-	}
-	for _, same := range plans {
-		same.Generation = was.Generation
 	}
 	return true, nil
 }

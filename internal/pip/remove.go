@@ -15,11 +15,35 @@ import (
 // is no such VNet. A removal under way is left alone unless renew is set, which
 // has the agents try and report again.
 func (p *Provider) Remove(ctx context.Context, name string, renew bool) (*store.VNetRecord, error) {
-	defer p.names.lock(name)()
+	return p.remove(ctx, name, renew, nil)
+}
+
+// RollBack is Remove for what a request has begun to make: [ErrSuperseded] when
+// another one has changed the VNet since that generation.
+func (p *Provider) RollBack(ctx context.Context, name string, generation int64) (*store.VNetRecord, error) {
+	return p.remove(ctx, name, false, func(rec *store.VNetRecord) error {
+		if rec.Generation != generation {
+			return ErrSuperseded
+		}
+		return nil
+	})
+}
+
+func (p *Provider) remove(ctx context.Context, name string, renew bool, allowed func(*store.VNetRecord) error) (*store.VNetRecord, error) {
+	unlock, err := p.names.Lock(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	g, err := retry(func() (Grant, error) {
 		rec, err := p.store.VNet(ctx, name)
 		if err != nil {
 			return Grant{}, err
+		}
+		if allowed != nil {
+			if err := allowed(rec); err != nil {
+				return Grant{}, err
+			}
 		}
 		if rec.State == store.Removing && !renew {
 			return Grant{Record: rec}, nil
@@ -48,12 +72,16 @@ func (p *Provider) Remove(ctx context.Context, name string, renew bool) (*store.
 	return g.Record, err
 }
 
-// removed takes note that a substrate node has nothing of a VNet any more: a VNet
-// that is gone from all is forgotten, and one that has only left some is taken off
-// these.
+// removed is called when a substrate node has nothing of a VNet any more: a VNet
+// that is gone from all is forgotten, and one that has only left some is
+// unassigned from these.
 func (p *Provider) removed(ctx context.Context, name string) error {
-	defer p.names.lock(name)()
-	_, err := retry(func() (Grant, error) { return Grant{}, p.tidy(ctx, name) })
+	unlock, err := p.names.Lock(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	_, err = retry(func() (Grant, error) { return Grant{}, p.tidy(ctx, name) })
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
 	}

@@ -40,7 +40,7 @@ const (
 // the underscores that machines are called by all the same).
 var dnsName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?$`)
 
-// Issued tells of a certificate that was made.
+// Issued describes a certificate that was made.
 type Issued struct {
 	Files    Files
 	NotAfter time.Time

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"trellis/internal/routing"
 	"trellis/internal/vnet"
@@ -30,6 +29,17 @@ type Host struct {
 	// none on a machine without an uplink.
 	Addrs []netip.Addr
 	MTU   int // of the underlay, bytes of the IP packet
+	// Cores that nodes may use; 0: not known. Routing timers depend on it.
+	Cores float64
+}
+
+// Load says how many of the VNet's routers share the cores of its substrate nodes.
+func (a Allocation) Load(v *vnet.VNet) routing.Load {
+	cores := make(map[string]float64, len(a.Hosts))
+	for name, h := range a.Hosts {
+		cores[name] = h.Cores
+	}
+	return routing.NewLoad(v, a.Placement, cores)
 }
 
 // AllOn places all nodes of a VNet on one substrate node.
@@ -42,10 +52,10 @@ func AllOn(v *vnet.VNet, host string) map[string]string {
 }
 
 // Compile turns a completed and valid VNet, whose links fit ([FitLinks]), into
-// the plans of the substrate nodes that hold a part of it, by name. The same
+// the plans of the substrate nodes that hold nodes of it, by name. The same
 // input gives the same plans, byte for byte.
 func Compile(v *vnet.VNet, a Allocation) (map[string]*Plan, error) {
-	configs, err := routing.Generate(v)
+	configs, err := routing.Generate(v, a.Load(v))
 	if err != nil {
 		return nil, fmt.Errorf("routing of %s: %w", v.Name, err)
 	}
@@ -89,20 +99,22 @@ func Compile(v *vnet.VNet, a Allocation) (map[string]*Plan, error) {
 		on := a.Placement[n.Name]
 		p := c.plans[on]
 		p.Nodes = append(p.Nodes, Node{
-			Name:       n.Name,
-			Image:      n.Image,
-			Cmd:        n.Cmd,
-			Env:        n.Env,
-			Files:      n.Files,
-			Exec:       n.Exec,
-			Sysctls:    n.Sysctls,
-			Limits:     Limits{CPU: n.CPU, Memory: n.Memory, Pids: n.Pids, Disk: n.Disk},
-			Daemons:    configs[n.Name].Daemons,
-			Loopbacks:  hostPrefixes(n.Loopbacks),
-			Ports:      c.ports[n.Name],
-			Routes:     tables[on][n.Name],
-			Components: components[i],
-			NoFastPath: n.FastPath == vnet.FastPathOff,
+			Name:        n.Name,
+			Image:       n.Image,
+			Cmd:         n.Cmd,
+			Restart:     n.Restart,
+			Env:         n.Env,
+			Files:       n.Files,
+			Exec:        n.Exec,
+			ExecTimeout: n.ExecTimeout,
+			Sysctls:     n.Sysctls,
+			Limits:      Limits{CPU: n.CPU, Memory: n.Memory, Pids: n.Pids, Disk: n.Disk},
+			Daemons:     configs[n.Name].Daemons,
+			Loopbacks:   hostPrefixes(n.Loopbacks),
+			Ports:       c.ports[n.Name],
+			Routes:      tables[on][n.Name],
+			Components:  components[i],
+			NoFastPath:  n.FastPath == vnet.FastPathOff,
 		})
 	}
 	return c.plans, nil
@@ -129,14 +141,7 @@ func (c *compilation) addLink(l *vnet.Link) error {
 			Name: e.Name, Device: devices[i], MAC: e.MAC, MTU: e.MTU,
 			Addrs: e.Addrs, Link: l.Name, Down: l.Down,
 		}
-		switch {
-		case l.Type == vnet.LAN:
-			port.Egress, port.Ingress = e.Rx, e.Tx
-		case crosses:
-			port.Ingress = e.Tx // before the underlay, so that it carries no more
-		default:
-			port.Egress = l.Endpoints[1-i].Tx
-		}
+		port.Egress, port.Ingress = shapes(l, i, crosses)
 		c.ports[e.Node] = append(c.ports[e.Node], port)
 	}
 	switch {
@@ -156,6 +161,17 @@ func (c *compilation) addLink(l *vnet.Link) error {
 		}
 	}
 	return nil
+}
+
+// shapes gives those of the port at one end of a link.
+func shapes(l *vnet.Link, end int, crosses bool) (egress, ingress vnet.Shape) {
+	switch e := &l.Endpoints[end]; {
+	case l.Type == vnet.LAN:
+		return e.Rx, e.Tx
+	case crosses:
+		return vnet.Shape{}, e.Tx // before the underlay, so that it carries no more
+	}
+	return l.Endpoints[1-end].Tx, vnet.Shape{}
 }
 
 // addLAN adds a bridge on each substrate node that the LAN has ends on, and
@@ -184,16 +200,16 @@ func (c *compilation) addLAN(l *vnet.Link, hosts, devices []string) error {
 	return nil
 }
 
-// addTunnel adds what here needs of the link's way to there.
+// addTunnel adds the end at here of the link's path to there.
 func (c *compilation) addTunnel(l *vnet.Link, here, there string, t Tunnel) error {
-	w, err := findWay(here, there, c.a.Hosts)
+	w, err := findPath(here, there, c.a.Hosts)
 	if err != nil {
 		return fmt.Errorf("link %s of %s: %w", l.Name, c.v.Name, err)
 	}
 	span := Span(l, here, there)
 	t.Key = c.a.Keys[span]
 	if t.Key == 0 {
-		return fmt.Errorf("link %s of %s: the way between %s and %s has no key", l.Name, c.v.Name, here, there)
+		return fmt.Errorf("link %s of %s: the path between %s and %s has no key", l.Name, c.v.Name, here, there)
 	}
 	t.Link, t.Peer, t.Local, t.Remote, t.MTU = l.Name, there, w.local, w.remote, linkMTU(l)
 	p := c.plans[here]
@@ -209,84 +225,15 @@ func linkMTU(l *vnet.Link) (mtu int) {
 	return mtu
 }
 
-// routingGroups finds the sets of nodes that learn routes from one another, for
-// each address family: the components of the graph that is left when only links
-// with carrier count that carry the family between nodes of one routing
-// protocol. Nodes without routing, and those alone in their group, wait for
-// nothing.
-func routingGroups(v *vnet.VNet) (destinations [][]netip.Addr, components [][]int) {
-	components = make([][]int, len(v.Nodes))
-	for _, of := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
-		find := routingComponents(v, of)
-		members := map[int][]int{} // by the component's root, in order of the nodes
-		addrs := map[int][]netip.Addr{}
-		for i, n := range v.Nodes {
-			root := find(i)
-			members[root] = append(members[root], i)
-			for _, a := range n.Loopbacks {
-				if of(a) {
-					addrs[root] = append(addrs[root], a)
-				}
-			}
-		}
-		for i := range v.Nodes {
-			root := find(i)
-			if len(members[root]) == 1 || members[root][0] != i || len(addrs[root]) == 0 {
-				continue
-			}
-			for _, m := range members[root] {
-				components[m] = append(components[m], len(destinations))
-			}
-			destinations = append(destinations, addrs[root])
-		}
-	}
-	return destinations, components
-}
-
-// routingComponents joins the nodes that route together in one address family,
-// and returns the function that gives each node's component.
-func routingComponents(v *vnet.VNet, of func(netip.Addr) bool) (find func(node int) int) {
-	index := make(map[string]int, len(v.Nodes))
-	parent := make([]int, len(v.Nodes))
-	for i, n := range v.Nodes {
-		index[n.Name], parent[i] = i, i
-	}
-	find = func(i int) int {
-		for parent[i] != i {
-			parent[i] = parent[parent[i]]
-			i = parent[i]
-		}
-		return i
-	}
-	for _, l := range v.Links {
-		if l.Down {
-			continue
-		}
-		first := map[vnet.Protocol]int{}
-		for _, e := range l.Endpoints {
-			i := index[e.Node]
-			proto := v.Nodes[i].Routing.Protocol
-			carries := slices.ContainsFunc(e.Addrs, func(p netip.Prefix) bool { return of(p.Addr()) })
-			if proto == vnet.None || !carries {
-				continue
-			}
-			if f, ok := first[proto]; ok {
-				parent[find(i)] = find(f)
-			} else {
-				first[proto] = i
-			}
-		}
-	}
-	return find
-}
-
 // hosts writes the /etc/hosts of the network's nodes (hosts(5)).
 func hosts(v *vnet.VNet) []byte {
 	var b bytes.Buffer
 	b.WriteString("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n")
-	for _, n := range v.Nodes {
-		for _, a := range n.Loopbacks {
-			fmt.Fprintf(&b, "%s %s\n", a, n.Name)
+	addrs := v.NameAddresses()
+	for i := range v.Nodes {
+		name := v.Nodes[i].Name
+		for _, a := range addrs[name] {
+			fmt.Fprintf(&b, "%s %s\n", a, name)
 		}
 	}
 	return b.Bytes()

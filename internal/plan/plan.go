@@ -9,6 +9,7 @@ package plan
 
 import (
 	"net/netip"
+	"time"
 
 	"trellis/internal/routing"
 	"trellis/internal/vnet"
@@ -20,6 +21,11 @@ type Plan struct {
 	VNet string `json:"vnet"`
 	// Generation grows by one with every admitted change of the VNet.
 	Generation int64 `json:"generation"`
+	// Scope names the ports, by device, that this generation's changes are confined
+	// to; empty: it differs in nothing here; nil: anything may differ from the
+	// generation before. An agent to which the generation before is in place need
+	// not look at anything else.
+	Scope []string `json:"scope,omitzero"`
 	// IDBase is the first of the 65,536 user and group ids of the host that the
 	// VNet's nodes map their own ids 0 to 65,535 to.
 	IDBase uint32 `json:"idBase"`
@@ -48,18 +54,21 @@ func (p *Plan) Empty() bool { return len(p.Nodes) == 0 && len(p.LANs) == 0 }
 
 // Node is one virtual node on this substrate node.
 type Node struct {
-	Name      string            `json:"name"`
-	Image     string            `json:"image"`
-	Cmd       []string          `json:"cmd,omitempty"`
-	Env       map[string]string `json:"env,omitempty"`
-	Files     []vnet.File       `json:"files,omitempty"` // the user's, sorted by path
-	Exec      []string          `json:"exec,omitempty"`
-	Sysctls   map[string]string `json:"sysctls,omitempty"`
-	Limits    Limits            `json:"limits"`
-	Daemons   routing.Daemons   `json:"daemons,omitzero"`
-	Loopbacks []netip.Prefix    `json:"loopbacks,omitempty"`
-	Ports     []Port            `json:"ports"`
-	Routes    RouteTable        `json:"routes,omitzero"` // static routing only
+	Name    string            `json:"name"`
+	Image   string            `json:"image"`
+	Cmd     []string          `json:"cmd,omitempty"`
+	Restart vnet.Restart      `json:"restart,omitempty"` // of Cmd
+	Env     map[string]string `json:"env,omitempty"`
+	Files   []vnet.File       `json:"files,omitempty"` // the user's, sorted by path
+	Exec    []string          `json:"exec,omitempty"`
+	// ExecTimeout is how long each of those commands may take.
+	ExecTimeout time.Duration     `json:"execTimeout,omitempty"`
+	Sysctls     map[string]string `json:"sysctls,omitempty"`
+	Limits      Limits            `json:"limits"`
+	Daemons     routing.Daemons   `json:"daemons,omitzero"`
+	Loopbacks   []netip.Prefix    `json:"loopbacks,omitempty"`
+	Ports       []Port            `json:"ports"`
+	Routes      RouteTable        `json:"routes,omitzero"` // static routing only
 	// Components index Plan.Destinations: the groups, at most one for each address
 	// family, that the node routes with and whose loopbacks it must learn.
 	Components []int `json:"components,omitempty"`

@@ -6,19 +6,13 @@ import (
 	"net/netip"
 	"slices"
 
+	"trellis/internal/tunnel"
 	"trellis/internal/vnet"
 )
 
-// What EGRE takes of a packet of the underlay, in bytes: the outer IP header,
-// GRE with a key (RFC 2890), the inner Ethernet header.
-const (
-	OverheadIPv4 = 20 + 8 + 14
-	OverheadIPv6 = 40 + 8 + 14
-)
-
-// Span names the way of a link between two substrate nodes, the same from both
+// Span names the path of a link between two substrate nodes, the same from both
 // sides. Each span has an EGRE key of its own. A point-to-point link with another
-// end is another span, so that nothing is taken from the old one any more.
+// end is another span, so that nothing is accepted from the old one any more.
 func Span(l *vnet.Link, a, b string) string {
 	span := l.Name + "|" + min(a, b) + "|" + max(a, b)
 	if l.Type == vnet.PointToPoint {
@@ -32,7 +26,7 @@ func Span(l *vnet.Link, a, b string) string {
 	return span
 }
 
-// Spans lists the spans of a VNet whose nodes are placed as given: one for each
+// Spans lists the spans of a VNet placed so: one for each
 // link and pair of substrate nodes that it has ends on, in the order of the
 // links.
 func Spans(v *vnet.VNet, placement map[string]string) []string {
@@ -60,20 +54,20 @@ func linkHosts(l *vnet.Link, placement map[string]string) []string {
 	return hosts
 }
 
-// way is how frames get from one substrate node to another.
-type way struct {
+// path is how frames get from one substrate node to another.
+type path struct {
 	local, remote netip.Addr // of one family
 	mtu           int        // of the largest IP packet inside, bytes
 	why           string     // of the MTU, for people
 }
 
-// findWay chooses the outer addresses: IPv4 where both machines have it.
-func findWay(here, there string, hosts map[string]Host) (way, error) {
+// findPath chooses the outer addresses: IPv4 where both machines have it.
+func findPath(here, there string, hosts map[string]Host) (path, error) {
 	a, b := hosts[here], hosts[there]
 	first, second := min(here, there), max(here, there)
 	for _, host := range []string{first, second} {
 		if len(hosts[host].Addrs) == 0 {
-			return way{}, fmt.Errorf("it goes from %s to %s, and %s has no uplink; give it one in its configuration, or place the link's nodes on one machine",
+			return path{}, fmt.Errorf("it goes from %s to %s, and %s has no uplink; give it one in its configuration, or place the link's nodes on one machine",
 				first, second, host)
 		}
 	}
@@ -85,26 +79,26 @@ func findWay(here, there string, hosts map[string]Host) (way, error) {
 		name     string
 		of       func(netip.Addr) bool
 		overhead int
-	}{{"IPv4", netip.Addr.Is4, OverheadIPv4}, {"IPv6", netip.Addr.Is6, OverheadIPv6}} {
+	}{{"IPv4", netip.Addr.Is4, tunnel.OverheadIPv4}, {"IPv6", netip.Addr.Is6, tunnel.OverheadIPv6}} {
 		i, j := slices.IndexFunc(a.Addrs, family.of), slices.IndexFunc(b.Addrs, family.of)
 		if i >= 0 && j >= 0 {
-			return way{
+			return path{
 				local: a.Addrs[i], remote: b.Addrs[j], mtu: mtu - family.overhead,
 				why: fmt.Sprintf("the underlay's MTU is %d at %s, and EGRE over %s takes %d", mtu, narrow, family.name, family.overhead),
 			}, nil
 		}
 	}
-	return way{}, fmt.Errorf("it goes from %s to %s, and their uplinks have addresses of different families (%s and %s); give one of them an address of the other's",
+	return path{}, fmt.Errorf("it goes from %s to %s, and their uplinks have addresses of different families (%s and %s); give one of them an address of the other's",
 		first, second, hosts[first].Addrs[0], hosts[second].Addrs[0])
 }
 
-// FitLinks sets the MTUs that nobody gave, to what the ways of the links carry:
+// FitLinks sets the automatic MTUs, to what the paths of the links carry:
 // on one substrate node [vnet.DefaultMTU], between several the least of the MTUs
-// of their ways, and at most as much.
+// of their paths, and at most as much.
 //
 // Its error is a sentence for people for each link that cannot be: between
-// machines that have no way to each other, with a larger MTU than its way
-// carries, or with IPv6 on a way too narrow for it. The VNet is then left
+// machines without a path to each other, with a larger MTU than its path
+// carries, or with IPv6 on a path too narrow for it. The VNet is then left
 // half-changed.
 func FitLinks(v *vnet.VNet, placement map[string]string, hosts map[string]Host) error {
 	var errs []error
@@ -125,10 +119,10 @@ func FitLinks(v *vnet.VNet, placement map[string]string, hosts map[string]Host) 
 const maxUnfit = 10
 
 func fitLink(l *vnet.Link, on []string, hosts map[string]Host) error {
-	least := way{mtu: vnet.MaxMTU}
+	least := path{mtu: vnet.MaxMTU}
 	for i, a := range on {
 		for _, b := range on[i+1:] {
-			w, err := findWay(a, b, hosts)
+			w, err := findPath(a, b, hosts)
 			if err != nil {
 				return err
 			}
@@ -148,10 +142,10 @@ func fitLink(l *vnet.Link, on []string, hosts map[string]Host) error {
 			return fmt.Errorf("it goes from machine to machine, which leaves an MTU of %d (%s), and %s:%s asks for %d; leave mtu out, or give at most %d",
 				least.mtu, least.why, e.Node, e.Name, e.MTU, least.mtu)
 		case e.AutoMTU && ipv6 && e.MTU < vnet.MinMTUIPv6:
-			return fmt.Errorf("it carries IPv6, which needs an MTU of %d, and its way from machine to machine leaves %d (%s); widen the underlay, or leave IPv6 out of addressing",
+			return fmt.Errorf("it carries IPv6, which needs an MTU of %d, and its path from machine to machine leaves %d (%s); widen the underlay, or leave IPv6 out of addressing",
 				vnet.MinMTUIPv6, least.mtu, least.why)
 		case e.AutoMTU && e.MTU < vnet.MinMTU:
-			return fmt.Errorf("its way from machine to machine leaves an MTU of %d (%s), and IPv4 needs %d; widen the underlay", least.mtu, least.why, vnet.MinMTU)
+			return fmt.Errorf("its path from machine to machine leaves an MTU of %d (%s), and IPv4 needs %d; widen the underlay", least.mtu, least.why, vnet.MinMTU)
 		}
 	}
 	return nil

@@ -1,29 +1,69 @@
 package routing
 
 import (
+	"cmp"
 	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 
 	"trellis/internal/vnet"
 )
 
+var birdSoftware = software{
+	name: vnet.BIRD, process: 700 << 10,
+	generate: bird,
+	service: func(path string) string {
+		if path == birdConf {
+			return birdService
+		}
+		return ""
+	},
+	change: func(p *ReloadPlan, _ string, _, _ []byte) {
+		p.Commands = append(p.Commands, []string{"/usr/sbin/birdc", "configure"})
+	},
+	check: func(p, dir string) []string {
+		if p != birdConf {
+			return nil
+		}
+		return []string{birdBin, "-p", "-c", path.Join(dir, p)}
+	},
+	complaint: birdComplaint,
+}
+
+// birdRefusal is like "bird: /etc/bird/bird.conf:3:48 syntax error, unexpected …".
+var birdRefusal = regexp.MustCompile(`^bird: [^:]+:(\d+):\d+ (.*)$`)
+
+func birdComplaint(line string) (Complaint, bool) {
+	m := birdRefusal.FindStringSubmatch(line)
+	if m == nil {
+		return Complaint{}, false
+	}
+	n, _ := strconv.Atoi(m[1]) // digits; what is out of range is no line
+	return Complaint{n, m[2]}, true
+}
+
 // Where BIRD keeps its things, as Debian and Ubuntu build it.
 const (
 	birdBin   = "/usr/sbin/bird"
-	birdConf  = "/etc/bird/bird.conf"
+	birdConf  = vnet.BIRDConfig
 	birdExtra = "/etc/bird/extra.conf" // the user's, included at the end
+
+	birdService = "bird"
 )
 
 // bird configures BIRD 2 for a router. It runs as the node's root, which is
 // nobody outside.
 func bird(r *router) (Daemons, error) {
-	if r.Routing.Protocol == vnet.ISIS {
+	if r.igp() == vnet.ISIS {
 		return Daemons{}, fmt.Errorf("BIRD has no IS-IS: choose daemon %s, or protocol %s, %s or %s",
 			vnet.FRR, vnet.OSPF, vnet.BGP, vnet.RIP)
 	}
 	d := Daemons{Kind: vnet.BIRD, Dirs: []string{"/run/bird"}}
 	d.addFile(r.Node, birdConf, []byte(birdConfig(r)))
-	d.Services = []Service{{Name: "bird", Argv: []string{birdBin, "-f", "-c", birdConf}}}
+	d.Services = []Service{{Name: birdService, Argv: []string{birdBin, "-f", "-c", birdConf}}}
 	return d, nil
 }
 
@@ -60,21 +100,27 @@ func birdConfig(r *router) string {
 		t.add("merge paths yes limit %d;", maxPaths)
 		t.add("%s {", f)
 		t.add("import none;")
-		t.add("export where source != RTS_DEVICE;")
+		t.add("export where source != RTS_DEVICE%s;", exceptDefault(r))
 		t.add("};")
 		t.add("}")
 	}
-	switch r.Routing.Protocol {
+	if r.Routing.DefaultRoute {
+		birdDefault(t, ipv4)
+		birdDefault(t, ipv6)
+	}
+	if r.igp() == vnet.RIP || r.Routing.Protocol == vnet.BGP {
+		birdDirect(t)
+	}
+	switch r.igp() {
 	case vnet.OSPF:
 		birdOSPF(t, r, ipv4)
 		birdOSPF(t, r, ipv6)
-	case vnet.BGP:
-		birdDirect(t)
-		birdBGP(t, r)
 	case vnet.RIP:
-		birdDirect(t)
 		birdRIP(t, r, ipv4)
 		birdRIP(t, r, ipv6)
+	}
+	if r.Routing.Protocol == vnet.BGP {
+		birdBGP(t, r)
 	}
 	if _, ok := userFile(r.Node, birdExtra); ok {
 		t.add("include %q;", birdExtra)
@@ -99,6 +145,39 @@ func birdDirect(t *birdText) {
 	t.add("}")
 }
 
+// birdDefault makes the default route that the router announces. The kernel does
+// not get it: the router itself may have a better one.
+func birdDefault(t *birdText, f family) {
+	t.add("protocol static default%c {", digit(f))
+	t.add("%s;", f)
+	t.add("route %s unreachable;", f.anywhere())
+	t.add("}")
+}
+
+// exceptDefault leaves the announced default route out of a filter.
+func exceptDefault(r *router) string {
+	if !r.Routing.DefaultRoute {
+		return ""
+	}
+	return ` && proto !~ "default*"`
+}
+
+// birdSources gives a filter for routes of the given sources, and the default
+// route where the router announces one.
+func birdSources(r *router, sources ...string) string {
+	list := make([]string, 0, 2)
+	if len(sources) > 0 {
+		list = append(list, "source ~ [ "+strings.Join(sources, ", ")+" ]"+exceptDefault(r))
+	}
+	if r.Routing.DefaultRoute {
+		list = append(list, `proto ~ "default*"`)
+	}
+	if len(list) == 0 {
+		return "none"
+	}
+	return "where " + strings.Join(list, " || ")
+}
+
 // birdOSPF writes OSPFv2 or OSPFv3.
 func birdOSPF(t *birdText, r *router, f family) {
 	if !r.uses(f) {
@@ -112,61 +191,97 @@ func birdOSPF(t *birdText, r *router, f family) {
 	t.add("ecmp yes limit %d;", maxPaths)
 	t.add("%s {", f)
 	t.add("import all;")
-	t.add("export none;")
+	t.add("export %s;", birdSources(r))
 	t.add("};")
-	t.add("area 0 {")
-	if a := loopback(r.Node, f); a.IsValid() {
-		// Not as an interface: OSPFv3 takes none without a link-local address.
-		t.add("stubnet %s/%d;", a, a.BitLen())
+	areas := []string{}
+	own := loopback(r.Node, f)
+	if own.IsValid() {
+		areas = append(areas, areaOf(r.Node))
 	}
 	for n := range r.ports {
-		p := &r.ports[n]
-		if !p.has(f) {
-			continue
+		if p := &r.ports[n]; p.has(f) && p.carries(vnet.OSPF) && !slices.Contains(areas, p.area()) {
+			areas = append(areas, p.area())
 		}
-		t.add("interface %q {", p.Name)
-		t.add("cost %d;", p.cost(ospfCost, 65535))
-		if p.link.Type == vnet.PointToPoint {
-			t.add("type ptp;")
-		} else {
-			t.add("type broadcast;")
+	}
+	slices.SortFunc(areas, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
+	for _, area := range areas {
+		t.add("area %s {", area)
+		if own.IsValid() && area == areaOf(r.Node) {
+			// Not as an interface: OSPFv3 takes none without a link-local address.
+			t.add("stubnet %s/%d;", own, own.BitLen())
 		}
-		switch {
-		case !p.speaks(vnet.OSPF):
-			t.add("stub;")
-		case p.timers == vnet.TimersFast:
-			t.add("hello %d;", fastHello)
-			t.add("dead %d;", fastDead)
-			t.add("retransmit %d;", fastRetransmit)
-		default:
-			t.add("hello 10;") // said, so that dead follows FRR's 40 s
-			t.add("dead 40;")
+		for n := range r.ports {
+			if p := &r.ports[n]; p.has(f) && p.carries(vnet.OSPF) && p.area() == area {
+				birdOSPFInterface(t, p)
+			}
 		}
 		t.add("};")
 	}
-	t.add("};")
 	t.add("}")
+}
+
+func birdOSPFInterface(t *birdText, p *port) {
+	t.add("interface %q {", p.Name)
+	t.add("cost %d;", p.cost(ospfCost, 65535))
+	if p.link.Type == vnet.PointToPoint {
+		t.add("type ptp;")
+	} else {
+		t.add("type broadcast;")
+	}
+	if !p.speaks(vnet.OSPF) {
+		t.add("stub;")
+	} else {
+		timers := p.timers(vnet.OSPF)
+		t.add("hello %d;", timers.hello) // written also as a default, so that dead follows FRR's
+		t.add("dead %d;", timers.dead)
+		if timers.fast {
+			t.add("retransmit %d;", max(timers.retransmit, 2))
+		}
+	}
+	t.add("};")
 }
 
 // birdBGP writes one protocol a session.
 func birdBGP(t *birdText, r *router) {
 	for i, s := range r.sessions() {
 		t.add("protocol bgp bgp%d {", i+1)
-		t.add("description \"%s %s\";", s.peer.Name, s.port.Name)
+		if s.port != nil {
+			t.add("description \"%s %s\";", s.peer.Name, s.port.Name)
+		} else {
+			t.add("description \"%s\";", s.peer.Name)
+		}
 		t.add("local %s as %d;", s.local, r.ASN)
 		t.add("neighbor %s as %d;", s.remote, s.peer.ASN)
-		t.add("interface %q;", s.port.Name)
-		t.add("direct;")
-		if s.port.timers == vnet.TimersFast {
+		if s.port != nil {
+			t.add("interface %q;", s.port.Name)
+			t.add("direct;")
+		} else {
+			t.add("multihop;")
+		}
+		if s.client {
+			t.add("rr client;")
+		}
+		if s.timers.fast {
 			t.add("connect delay time 1;")
-			t.add("connect retry time 1;")
+			t.add("connect retry time %d;", max(1, s.timers.hello/3))
 			t.add("error wait time 1, 3;")
-			t.add("keepalive time %d;", fastKeepalive)
-			t.add("hold time %d;", fastHold)
+			t.add("keepalive time %d;", s.timers.hello)
+			t.add("hold time %d;", s.timers.dead)
 		}
 		t.add("%s {", s.family)
 		t.add("import all;")
-		t.add("export where source ~ [ RTS_DEVICE, RTS_BGP ];")
+		sources := []string{"RTS_DEVICE", "RTS_BGP"}
+		switch {
+		case s.internal:
+			t.add("next hop self;") // the AS's own routers know no links to others
+		case r.igp() == vnet.OSPF:
+			// BIRD announces what is best of each prefix, and within the AS that is
+			// the IGP's route.
+			sources = append(sources, "RTS_OSPF", "RTS_OSPF_IA", "RTS_OSPF_EXT1", "RTS_OSPF_EXT2")
+		case r.igp() == vnet.RIP:
+			sources = append(sources, "RTS_RIP")
+		}
+		t.add("export %s;", birdSources(r, sources...))
 		t.add("};")
 		t.add("}")
 	}
@@ -185,21 +300,21 @@ func birdRIP(t *birdText, r *router, f family) {
 	t.add("ecmp yes limit %d;", maxPaths)
 	t.add("%s {", f)
 	t.add("import all;")
-	t.add("export where source ~ [ RTS_DEVICE, RTS_RIP ];")
+	t.add("export %s;", birdSources(r, "RTS_DEVICE", "RTS_RIP"))
 	t.add("};")
 	for n := range r.ports {
 		p := &r.ports[n]
-		if !p.has(f) || !p.speaks(vnet.RIP) {
+		if !p.has(f) || !p.carries(vnet.RIP) || !p.speaks(vnet.RIP) {
 			continue
 		}
 		t.add("interface %q {", p.Name)
 		if c := p.cost(ripCost, ripInfinity-1); c > 1 {
 			t.add("metric %d;", c)
 		}
-		if p.timers == vnet.TimersFast {
-			t.add("update time %d;", fastUpdate)
-			t.add("timeout time %d;", fastTimeout)
-			t.add("garbage time %d;", fastGarbage)
+		if timers := p.timers(vnet.RIP); timers.fast {
+			t.add("update time %d;", timers.hello)
+			t.add("timeout time %d;", timers.dead)
+			t.add("garbage time %d;", ripGarbage(timers))
 		}
 		t.add("};")
 	}

@@ -52,7 +52,7 @@ func (d *described) complete(t testing.TB) *vnet.VNet {
 // generate gives the configuration of a described network.
 func (d *described) generate(t testing.TB) map[string]Config {
 	t.Helper()
-	configs, err := Generate(d.complete(t))
+	configs, err := Generate(d.complete(t), Load{})
 	if err != nil {
 		t.Fatalf("generate: %v", err)
 	}

@@ -9,10 +9,23 @@ import (
 	"trellis/internal/vnet"
 )
 
+var frrSoftware = software{
+	name: vnet.FRR, process: 2800 << 10,
+	generate: frr,
+	service:  frrService,
+	change:   frrChange,
+	// The others do not send their routes again to a zebra that has started anew.
+	follows:   func(s Service, restarted string) bool { return restarted == "zebra" && s.After == frrSocket },
+	saves:     func(p string) bool { return frrService(p) != "" },
+	check:     frrCheck,
+	complaint: frrComplaint,
+	refused:   frrRefused,
+}
+
 // Where FRR keeps its things, as Debian and Ubuntu build it.
 const (
 	frrBin    = "/usr/lib/frr/"
-	frrEtc    = "/etc/frr/"
+	frrEtc    = vnet.FRRDirectory + "/"
 	frrSocket = "/run/frr/zserv.api" // zebra's, for the protocol daemons
 	// frrUser must be a member of the group frrvty; FRR refuses to start as
 	// anyone who is not, root included (lib/privs.c).
@@ -21,9 +34,9 @@ const (
 
 // Files of the user that change what is generated for FRR.
 const (
-	frrOwn     = frrEtc + "frr.conf"   // replaces the generated configuration
-	frrExtra   = frrEtc + "extra.conf" // is added to it
-	frrDaemons = frrEtc + "daemons"    // names further daemons to start
+	frrIntegrated = frrEtc + "frr.conf"   // replaces the generated configuration
+	frrExtra      = frrEtc + "extra.conf" // is added to it
+	frrDaemons    = frrEtc + "daemons"    // names further daemons to start
 	// A file /etc/frr/DAEMON.conf replaces that daemon's and has it started.
 )
 
@@ -31,14 +44,14 @@ const (
 // each daemon. Every daemon reads its own file by itself, so a node is
 // configured as soon as its processes have started, and again after one of them
 // was restarted, without vtysh.
-func frr(r *router, s network) (Daemons, error) {
-	confs := frrGenerated(r, s)
+func frr(r *router) (Daemons, error) {
+	confs := frrGenerated(r)
 	for _, daemon := range frrNamed(r.Node) {
 		if _, ok := confs[daemon]; !ok {
 			confs[daemon] = nil
 		}
 	}
-	if own, ok := userFile(r.Node, frrOwn); ok {
+	if own, ok := userFile(r.Node, frrIntegrated); ok {
 		base := append(frrNamed(r.Node), "zebra")
 		confs = splitIntegrated(own, base)
 	}
@@ -57,7 +70,7 @@ func frr(r *router, s network) (Daemons, error) {
 		}
 		name := frrEtc + daemon + ".conf"
 		d.addFile(r.Node, name, append([]byte(header), renderStanzas(list)...))
-		d.Services = append(d.Services, frrService(daemon, name, limit))
+		d.Services = append(d.Services, frrProcess(daemon, name, limit))
 	}
 	// Without an integrated file vtysh writes what it saves to the daemons' own.
 	// Without "nopassword" vtysh asks PAM about root, and a node has no PAM.
@@ -81,8 +94,8 @@ var frrOrder = []string{
 const mallocTunables = "GLIBC_TUNABLES=glibc.malloc.arena_max=1:glibc.malloc.tcache_count=0:" +
 	"glibc.malloc.top_pad=0:glibc.malloc.trim_threshold=4096"
 
-// frrService gives the process of one daemon.
-func frrService(daemon, conf string, fds int) Service {
+// frrProcess gives the process of one daemon.
+func frrProcess(daemon, conf string, fds int) Service {
 	s := Service{
 		Name: daemon,
 		Argv: []string{
@@ -149,7 +162,7 @@ func frrNamed(n *vnet.Node) []string {
 
 // frrGenerated gives the generated configuration of each daemon that the
 // router needs.
-func frrGenerated(r *router, s network) map[string][]*stanza {
+func frrGenerated(r *router) map[string][]*stanza {
 	confs := map[string][]*stanza{}
 	start := func(daemon string, write func(block)) {
 		var list []*stanza
@@ -158,9 +171,14 @@ func frrGenerated(r *router, s network) map[string][]*stanza {
 		write(b)
 		confs[daemon] = list
 	}
-	start("zebra", func(block) {})
+	start("zebra", func(b block) {
+		// While 200 routes, by default, wait to be written into the kernel, zebra
+		// asks each millisecond whether there is room again. Where hundreds of them
+		// share a core they do little else, and keep it from their own writers.
+		b.add("zebra dplane limit 10000")
+	})
 	v4, v6 := r.uses(ipv4), r.uses(ipv6)
-	switch r.Routing.Protocol {
+	switch r.igp() {
 	case vnet.OSPF:
 		if v4 {
 			start("ospfd", func(b block) { frrOSPF(b, r) })
@@ -169,9 +187,7 @@ func frrGenerated(r *router, s network) map[string][]*stanza {
 			start("ospf6d", func(b block) { frrOSPF6(b, r) })
 		}
 	case vnet.ISIS:
-		start("isisd", func(b block) { frrISIS(b, r, s) })
-	case vnet.BGP:
-		start("bgpd", func(b block) { frrBGP(b, r) })
+		start("isisd", func(b block) { frrISIS(b, r) })
 	case vnet.RIP:
 		if v4 {
 			start("ripd", func(b block) { frrRIP(b, r, ipv4) })
@@ -179,6 +195,9 @@ func frrGenerated(r *router, s network) map[string][]*stanza {
 		if v6 {
 			start("ripngd", func(b block) { frrRIP(b, r, ipv6) })
 		}
+	}
+	if r.Routing.Protocol == vnet.BGP {
+		start("bgpd", func(b block) { frrBGP(b, r) })
 	}
 	return confs
 }

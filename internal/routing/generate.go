@@ -2,6 +2,7 @@ package routing
 
 import (
 	"fmt"
+	"strings"
 
 	"trellis/internal/vnet"
 )
@@ -9,11 +10,11 @@ import (
 // Generate gives every node of a completed and valid VNet its routing, keyed by
 // the node's name. Nodes without routing have the zero Config.
 //
-// The same VNet gives the same configuration, byte for byte. Generate fails on
-// combinations that no daemon can serve, such as IS-IS under BIRD 2, and on
-// static routing of more than [MaxStaticRoutes] routes.
-func Generate(v *vnet.VNet) (map[string]Config, error) {
-	rs, err := routers(v)
+// The same VNet and load give the same configuration, byte for byte. Generate
+// fails on combinations that no daemon can serve, such as IS-IS under BIRD 2, and
+// on static routing of more than [MaxStaticRoutes] routes.
+func Generate(v *vnet.VNet, l Load) (map[string]Config, error) {
+	rs, err := routers(v, l)
 	if err != nil {
 		return nil, err
 	}
@@ -21,20 +22,14 @@ func Generate(v *vnet.VNet) (map[string]Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	shared := survey(v)
 	configs := make(map[string]Config, len(rs))
 	for i := range rs {
 		r := &rs[i]
-		var c Config
-		var err error
-		switch r.Routing.Protocol {
-		case vnet.None:
-		case vnet.Static:
-			c.Routes = routes[r.Name]
-		default:
-			c.Daemons, err = daemons(r, shared)
+		c := Config{Routes: routes[r.Name]}
+		if !r.Kind.Traits().Routes {
+			c.Routes = defaultRoutes(r)
 		}
-		if err != nil {
+		if c.Daemons, err = daemons(r); err != nil {
 			return nil, fmt.Errorf("routing of %s: %w", r.Name, err)
 		}
 		configs[r.Name] = c
@@ -43,54 +38,42 @@ func Generate(v *vnet.VNet) (map[string]Config, error) {
 }
 
 // daemons configures the routing software of one node.
-func daemons(r *router, s network) (Daemons, error) {
-	switch r.Routing.Daemon {
-	case vnet.FRR:
-		return frr(r, s)
-	case vnet.BIRD:
-		return bird(r)
-	default:
-		return Daemons{}, fmt.Errorf("routing daemon %q: want %s or %s", r.Routing.Daemon, vnet.FRR, vnet.BIRD)
+func daemons(r *router) (Daemons, error) {
+	if r.Routing.Daemon == "" {
+		return Daemons{}, nil
 	}
+	s := softwareOf(r.Routing.Daemon)
+	if s == nil {
+		return Daemons{}, fmt.Errorf("routing daemon %q: want one of %s", r.Routing.Daemon, strings.Join(vnet.DaemonNames(), ", "))
+	}
+	return s.generate(r)
 }
 
-// network is what all routers of one network must agree on.
-type network struct {
-	// lspMTU is the size of the largest IS-IS LSP that passes every link of the
-	// network, since a router floods the LSPs of others unchanged (ISO 10589,
-	// 7.2.4.1); 0 leaves the daemon's default, which is already less.
-	lspMTU int
-	// multiTopology says that some IS-IS link carries only one address family,
-	// so that the two need shortest paths of their own (RFC 5120).
-	multiTopology bool
-}
-
-// survey finds what the whole network must agree on.
-func survey(v *vnet.VNet) network {
-	isis := map[string]bool{}
-	for i := range v.Nodes {
-		isis[v.Nodes[i].Name] = v.Nodes[i].Routing.Protocol == vnet.ISIS
-	}
-	const (
-		llc        = 3    // bytes of LLC header before an IS-IS PDU (ISO 8802-2)
-		defaultLSP = 1497 // FRR's lsp-mtu
-	)
-	var s network
-	smallest := defaultLSP
-	for i := range v.Links {
-		for j := range v.Links[i].Endpoints {
-			e := &v.Links[i].Endpoints[j]
-			if !isis[e.Node] {
-				continue
-			}
-			if e.MTU > 0 {
-				smallest = min(smallest, e.MTU-llc)
-			}
-			s.multiTopology = s.multiTopology || hasFamily(e, ipv4) != hasFamily(e, ipv6)
+// defaultRoutes gives a host its default routes, one a family: to the first
+// router, in the order of the links and of their ends, that it shares a subnet
+// with.
+func defaultRoutes(r *router) []Route {
+	var routes []Route
+	for _, f := range []family{ipv4, ipv6} {
+		if hop, ok := gateway(r, f); ok {
+			routes = append(routes, Route{Prefix: f.anywhere(), Hops: []NextHop{hop}})
 		}
 	}
-	if smallest < defaultLSP {
-		s.lspMTU = smallest
+	return routes
+}
+
+// gateway finds a host's default gateway.
+func gateway(r *router, f family) (NextHop, bool) {
+	for i := range r.ports {
+		p := &r.ports[i]
+		for q := range p.peers() {
+			if !q.node.Kind.Traits().Forwards {
+				continue
+			}
+			if _, their, ok := facing(p.Interface, q.Interface, f); ok {
+				return NextHop{Gateway: their, Interface: p.Name}, true
+			}
+		}
 	}
-	return s
+	return NextHop{}, false
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"trellis/internal/vnet"
 )
@@ -78,6 +79,105 @@ func TestGolden(t *testing.T) {
 		t.Run(nameOf(r), func(t *testing.T) {
 			compareGolden(t, nameOf(r), sample(r).generate(t)["a"].Daemons)
 		})
+	}
+}
+
+// TestGoldenSystems compares what a border router of the three systems gets, with
+// a route reflector and a default route, under each daemon.
+func TestGoldenSystems(t *testing.T) {
+	for _, daemon := range []vnet.Daemon{vnet.FRR, vnet.BIRD} {
+		d := threeSystems(vnet.OSPF)
+		d.Routing.Daemon = daemon
+		d.Node("b1").Routing.RouteReflector = true
+		d.Node("b1").Routing.DefaultRoute = true
+		d.Links[3].Routing.Area = "7"
+		d.Links[4].Routing.Passive = true
+		compareGolden(t, "systems-"+string(daemon), d.generate(t)["b1"].Daemons)
+	}
+}
+
+// TestTimersFitTheLoad checks which timers networks of several sizes get on
+// machines of several sizes.
+func TestTimersFitTheLoad(t *testing.T) {
+	v := describe(frrOSPFFast, ring(4)...).complete(t)
+	for _, c := range []struct {
+		load Load
+		want string
+	}{
+		{Load{}, ""},
+		{Load{Routers: 11, Busiest: 11, Cores: 2}, ""},
+		{Load{Routers: 50, Busiest: 50, Cores: 2}, ""},
+		{Load{Routers: 754, Busiest: 4, Cores: 64}, ""},
+		{Load{Routers: 100, Busiest: 100, Cores: 2}, "100 routers on 2 cores: hello 2 s, dead 16 s, routes calculated 0.26 s after a change, then every 1 s at most"},
+		{Load{Routers: 101, Busiest: 101, Cores: 2}, "101 routers on 2 cores: hello 2 s, dead 16 s, routes calculated 0.26 s after a change, then every 1 s at most"},
+		{Load{Routers: 754, Busiest: 754, Cores: 2}, "754 routers on 2 cores: hello 16 s, dead 128 s, routes calculated 15 s after a change, then every 60 s at most"},
+		{Load{Routers: 754, Busiest: 377, Cores: 16}, "377 routers on 16 cores: hello 1 s, dead 4 s, routes calculated 1 s after a change, then every 4.1 s at most"},
+	} {
+		if got := DescribeTimers(v, c.load); got != c.want {
+			t.Errorf("%+v: %q, want %q", c.load, got, c.want)
+		}
+	}
+	placement := map[string]string{"r1": "a", "r2": "a", "r3": "a", "r4": "b"}
+	if got, want := NewLoad(v, placement, map[string]float64{"a": 2, "b": 0.5}), (Load{Routers: 4, Busiest: 1, Cores: 0.5}); got != want {
+		t.Errorf("load %+v, want %+v", got, want)
+	}
+}
+
+// TestNamedTimers checks that timers that the description names are the ones
+// that are written.
+func TestNamedTimers(t *testing.T) {
+	r := frrOSPFFast
+	r.Intervals = vnet.Intervals{Hello: 20 * time.Second, Dead: 80 * time.Second, SPF: [3]time.Duration{5 * time.Second, 10 * time.Second, time.Minute}}
+	text := fileOf(sample(r).generate(t)["a"].Daemons, "/etc/frr/ospfd.conf")
+	for _, want := range []string{"timers throttle spf 5000 10000 60000\n", "hello-interval 20\n", "dead-interval 80\n"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
+
+// TestHostsHaveGateways checks where hosts send what is not for their links, and
+// that routers have routes to them.
+func TestHostsHaveGateways(t *testing.T) {
+	d := describe(vnet.Routing{Protocol: vnet.Static}, "r1-r2")
+	d.link(vnet.LAN, "h1", "h2", "r2", "r3").Name = "lan"
+	d.link(vnet.PointToPoint, "h2", "h3")
+	for _, h := range []string{"h1", "h2", "h3"} {
+		d.Node(h).Kind = vnet.Host
+	}
+	v := d.complete(t)
+	configs, err := Generate(v, Load{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lan := v.Link("lan").Endpoints
+	for _, h := range []string{"h1", "h2"} {
+		routes := configs[h].Routes
+		if len(routes) != 2 || routes[0].Prefix != ipv4.anywhere() || routes[1].Prefix != ipv6.anywhere() {
+			t.Fatalf("%s has the routes %v, want two default routes", h, routes)
+		}
+		for i, r := range routes {
+			if want := lan[2].Addrs[i].Addr(); len(r.Hops) != 1 || r.Hops[0].Gateway != want {
+				t.Errorf("%s sends to %v, want the first router, r2, at %s", h, r.Hops, want)
+			}
+		}
+	}
+	if routes := configs["h3"].Routes; len(routes) != 0 {
+		t.Errorf("h3, beside a host alone, has the routes %v", routes)
+	}
+	if n := v.Node("h1"); len(n.Loopbacks) != 0 {
+		t.Errorf("host h1 has loopbacks %v", n.Loopbacks)
+	}
+	found := 0
+	for _, r := range configs["r1"].Routes {
+		for _, a := range lan[0].Addrs {
+			if r.Prefix == a.Masked() {
+				found++
+			}
+		}
+	}
+	if found != 2 {
+		t.Errorf("r1 has %d routes to the hosts' LAN, want 2", found)
 	}
 }
 

@@ -10,11 +10,14 @@ import (
 // graph is the network as one address family sees it. Its vertices are the
 // nodes, numbered as in the VNet, followed by the subnets of the links that are
 // up: a subnet is the pseudo-node that OSPF would give it (RFC 2328, section
-// 2.1). An edge from a node to a subnet costs the interface's cost, the way back
+// 2.1). An edge from a node to a subnet costs the interface's cost, the one back
 // costs nothing, so a network of n nodes on one LAN has 2n edges and not n².
 type graph struct {
 	nodes   int
 	subnets []netip.Prefix
+	// hasHosts says which subnets have hosts, which have no other address to be
+	// reached at.
+	hasHosts []bool
 	// Edges of vertex x are edges[first[x]:first[x+1]].
 	first []int32
 	edges []edge
@@ -38,7 +41,8 @@ func newGraph(v *vnet.VNet, f family) *graph {
 	index := make(map[string]int32, len(v.Nodes))
 	for i := range v.Nodes {
 		index[v.Nodes[i].Name] = int32(i)
-		g.transit = append(g.transit, v.Nodes[i].Routing.Protocol != vnet.None)
+		n := &v.Nodes[i]
+		g.transit = append(g.transit, n.Kind.Traits().Forwards && n.Routing.Protocol != vnet.None)
 	}
 	type attachment struct {
 		subnet int32
@@ -60,6 +64,10 @@ func newGraph(v *vnet.VNet, f family) *graph {
 				if s < 0 {
 					s = len(local)
 					g.subnets = append(g.subnets, a.Masked())
+					g.hasHosts = append(g.hasHosts, false)
+				}
+				if !v.Nodes[index[e.Node]].Kind.Traits().Loopback {
+					g.hasHosts[base+s] = true
 				}
 				found = append(found, attachment{
 					subnet: int32(g.nodes + base + s),
@@ -98,7 +106,7 @@ func newGraph(v *vnet.VNet, f family) *graph {
 func attachable(e *vnet.Interface, f family) []netip.Prefix {
 	var global, local []netip.Prefix
 	for _, a := range e.Addrs {
-		if !f.of(a.Addr()) {
+		if !f.of(a.Addr()) || a.IsSingleIP() {
 			continue
 		}
 		list := &global

@@ -19,6 +19,7 @@ import (
 	"github.com/vishvananda/netns"
 
 	"trellis/internal/vnet"
+	"trellis/test/testenv"
 )
 
 // lab runs the daemons of a VNet for real: a network namespace a node, veth
@@ -58,9 +59,7 @@ var labs atomic.Int32
 // needDaemon skips the test where it cannot run a routing daemon.
 func needDaemon(t *testing.T, path string) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: network namespaces for the routing daemons")
-	}
+	testenv.NeedRoot(t, "network namespaces for the routing daemons")
 	if _, err := os.Stat(path); err != nil {
 		t.Skipf("needs %s: install the package frr or bird2", path)
 	}

@@ -85,7 +85,7 @@ func (p *paths) enumerate() {
 			p.hops = append(p.hops, NextHop{Gateway: back.addr, Interface: out.name})
 		}
 	}
-	// A dearer attachment that was seen first leaves hops that no path uses.
+	// A more expensive attachment that was seen first leaves hops that no path uses.
 	p.words = max(1, (len(p.hops)+63)/64)
 	if need := p.words * len(p.dist); cap(p.mask) < need {
 		p.mask = make([]uint64, need)

@@ -51,7 +51,7 @@ func TestReloadKeepsSessions(t *testing.T) {
 				l.reload(node, Reload(old[node].Daemons, new[node].Daemons))
 			}
 			t.Logf("converged again after %v", l.converge(began, 40*time.Second).Round(10*time.Millisecond))
-			time.Sleep(fastDead*time.Second - time.Since(began)) // a lost session would show by now
+			time.Sleep(time.Duration(fastTimers(vnet.OSPF, Load{}).dead)*time.Second - time.Since(began)) // a lost session would show by now
 			steady()
 
 			if r.Daemon != vnet.FRR {
@@ -75,7 +75,7 @@ func TestReloadKeepsSessions(t *testing.T) {
 
 func generate(t *testing.T, v *vnet.VNet) map[string]Config {
 	t.Helper()
-	configs, err := Generate(v)
+	configs, err := Generate(v, Load{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,10 +14,10 @@ const (
 	// MaxStaticRoutes bounds the routes to loopbacks that one network may need,
 	// over all of its static nodes and both families. A route takes about 60
 	// bytes here and several hundred in the kernel.
-	MaxStaticRoutes = 4 << 20
+	MaxStaticRoutes = 5 << 20
 	// MaxLinkRoutes bounds the routes to the subnets of links in the same way.
-	// Networks that need more get none of them: their nodes reach one another by
-	// their loopbacks alone.
+	// Networks that need more get only those to subnets with hosts: their routers
+	// reach one another by their loopbacks alone.
 	MaxLinkRoutes = 1 << 18
 	// maxPaths is the largest number of equal-cost next hops of one route.
 	maxPaths = 64
@@ -82,7 +82,7 @@ func newTable(v *vnet.VNet, f family, g *graph, links bool) *table {
 		}
 	}
 	for i, p := range g.subnets {
-		if links && !p.Addr().IsLinkLocalUnicast() {
+		if (links || g.hasHosts[i]) && !p.Addr().IsLinkLocalUnicast() {
 			t.destinations = append(t.destinations, destination{p, int32(g.nodes + i)})
 		}
 	}

@@ -243,7 +243,7 @@ func TestStaticSquare(t *testing.T) {
 	far := netip.PrefixFrom(loopback(v.Node("r3"), ipv4), 32)
 	i := slices.IndexFunc(routes, func(r Route) bool { return r.Prefix == far })
 	if i < 0 || len(routes[i].Hops) != 2 || routes[i].Hops[0].Interface != "eth1" || routes[i].Hops[1].Interface != "eth2" {
-		t.Errorf("want two ways from r1 to r3, have %v", routes)
+		t.Errorf("want two paths from r1 to r3, have %v", routes)
 	}
 	// Three loopbacks and two far links in each family.
 	if len(routes) != 10 {
@@ -273,11 +273,11 @@ func TestStaticLarge(t *testing.T) {
 // TestStaticRefusesTooMany holds the bound on memory.
 func TestStaticRefusesTooMany(t *testing.T) {
 	d := describe(staticRouting)
-	for i := range 1500 {
+	for i := range 1700 {
 		d.Nodes = append(d.Nodes, vnet.Node{Name: fmt.Sprintf("n%d", i)})
 	}
-	if _, err := Generate(d.complete(t)); err == nil {
-		t.Error("4.5 million routes were not refused")
+	if _, err := Generate(d.complete(t), Load{}); err == nil {
+		t.Error("5.8 million routes were not refused")
 	}
 }
 
@@ -285,7 +285,7 @@ func BenchmarkStaticKdl(b *testing.B) {
 	v := zoo(b, "Kdl", staticRouting).complete(b)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := Generate(v); err != nil {
+		if _, err := Generate(v, Load{}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -114,7 +114,7 @@ func TestDaemonsFile(t *testing.T) {
 func TestImpossibleRouting(t *testing.T) {
 	v := sample(vnet.Routing{Protocol: vnet.OSPF}).complete(t)
 	v.Nodes[0].Routing = vnet.Routing{Protocol: vnet.ISIS, Daemon: vnet.BIRD}
-	if _, err := Generate(v); err == nil || !strings.Contains(err.Error(), "BIRD has no IS-IS") {
+	if _, err := Generate(v, Load{}); err == nil || !strings.Contains(err.Error(), "BIRD has no IS-IS") {
 		t.Errorf("IS-IS under BIRD: %v", err)
 	}
 }

@@ -20,7 +20,7 @@ import (
 // and its files. It asks nothing of the services, so that it works whatever
 // state they are in. It gives the name of what it has removed; [ErrNone] says that
 // there was nothing.
-func (p Place) Down(ctx context.Context, sandbox string, tell Progress) (string, error) {
+func (p Place) Down(ctx context.Context, sandbox string, progress Progress) (string, error) {
 	if os.Geteuid() != 0 {
 		return "", errors.New("a sandbox is removed by root; run it as root")
 	}
@@ -28,7 +28,7 @@ func (p Place) Down(ctx context.Context, sandbox string, tell Progress) (string,
 	if err != nil {
 		return "", err
 	}
-	unlock, err := p.lock(ctx, func(phase string) { tell(phase, 0, 0) })
+	unlock, err := p.lock(ctx, func(phase string) { progress(phase, 0, 0) })
 	if err != nil {
 		return "", err
 	}
@@ -42,30 +42,30 @@ func (p Place) Down(ctx context.Context, sandbox string, tell Progress) (string,
 	if err != nil {
 		return "", err
 	}
-	return name, p.paths(name).remove(ctx, name, tell)
+	return name, p.paths(name).remove(ctx, name, progress)
 }
 
 // remove removes all of a sandbox. Its record goes last, so that what is left of
 // it at any moment is still known as its.
-func (p paths) remove(ctx context.Context, name string, tell Progress) error {
+func (p paths) remove(ctx context.Context, name string, progress Progress) error {
 	hosts, spaces, err := p.found()
 	if err != nil {
 		return err
 	}
 	// No service may mend what is being removed, and no process may begin one.
-	tell("services", 0, len(hosts))
+	progress("services", 0, len(hosts))
 	for _, space := range spaces {
 		if err := p.killIn(space); err != nil {
 			return fmt.Errorf("end the processes of %s: %w", space, err)
 		}
 	}
 	for i, host := range hosts {
-		tell("hosts", i, len(hosts))
+		progress("hosts", i, len(hosts))
 		if err := p.sweep(ctx, host); err != nil {
 			return fmt.Errorf("remove what host %s has built: %w", host, err)
 		}
 	}
-	tell("underlay", len(hosts), len(hosts))
+	progress("underlay", len(hosts), len(hosts))
 	for _, space := range spaces {
 		if err := unpin(p.pin(space)); err != nil {
 			return fmt.Errorf("remove the namespace of %s: %w", space, err)

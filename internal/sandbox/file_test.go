@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"trellis/internal/yamlfile"
 )
 
 func TestEveryExampleReads(t *testing.T) {
@@ -54,16 +56,16 @@ func TestAFileThatSaysLittleGetsTheDefaults(t *testing.T) {
 	}
 }
 
-func TestMistakesInAFileAreToldWithTheirLine(t *testing.T) {
+func TestMistakesInAFileAreReportedWithTheirLine(t *testing.T) {
 	const hosts = "name: a\nhosts: {b: {}, c: {}}\n"
 	for text, want := range map[string]string{
 		"":                                        `f:1: the file is empty; name a sandbox and its hosts`,
 		"name: a\n---\nname: b\n":                 `f:2: the file holds a second document; describe one sandbox in each file`,
-		"name: [a\n":                              `f:1: not valid YAML: `,
+		"name: [a\n":                              `f:2: not valid YAML: `,
 		"hosts: {b: {}}\n":                        `f:1: the sandbox has no name; add one, like `,
 		"name: a\n":                               `f:1: the sandbox has no hosts; add some, like `,
 		"name: a\nhosts: {}\n":                    `f:2: there are 0 hosts; name 1 to 64`,
-		"name: a\nhosts: [b]\n":                   "f:2: hosts is no mapping; write it as `key: value` lines",
+		"name: a\nhosts: [b]\n":                   "f:2: hosts must be a mapping, not a list; write it as `key: value` lines",
 		"name: A\nhosts: {b: {}}\n":               `f:1: the sandbox's name "A"; use up to 32 of a-z`,
 		"name: ../a\nhosts: {b: {}}\n":            `f:1: the sandbox's name "../a"; use up to 32 of a-z`,
 		"name: a\nhosts: {fabric: {}}\n":          `f:2: the host's name "fabric" is the sandbox's own; choose another`,
@@ -74,7 +76,7 @@ func TestMistakesInAFileAreToldWithTheirLine(t *testing.T) {
 		"name: a\nhosts: {b: {memory: 0B}}":       `f:2: memory "0B" is no room for a node; write a size like 1GiB`,
 		"name: a\nhosts: {b: {cpu: -1}}":          `f:2: cpu is "-1"; write a number of cores, like 2 or 0.5`,
 		"name: a\nhosts: {b: {cpu: NaN}}":         `f:2: cpu is "NaN"; write a number of cores, like 2 or 0.5`,
-		"name: a\nhosts: {b: {cpu: [1]}}":         `f:2: cpu has no single value; write one, or leave the key out`,
+		"name: a\nhosts: {b: {cpu: [1]}}":         `f:2: cpu must be a single value, not a list; write a single value`,
 		"name: a\nhost: {b: {}}\n":                `f:2: unknown key "host" in the file; did you mean "hosts"?`,
 		hosts + "underlay: {mtu: 1200}":           `f:3: mtu is "1200"; write a number of bytes from 1322 to 65535`,
 		hosts + "underlay: {mtu: 1330}":           `f:3: mtu 1330 is too small for tunnels over IPv6; give 1342 at least, or name ipv4 alone`,
@@ -86,22 +88,22 @@ func TestMistakesInAFileAreToldWithTheirLine(t *testing.T) {
 		hosts + "underlay: {ipv4: 224.0.0.0/8}":   `f:3: ipv4 is 224.0.0.0/8, whose addresses no router forwards; write another, like 192.0.2.0/24`,
 	} {
 		s, err := parse("f", []byte(text))
-		var faults Faults
-		if !errors.As(err, &faults) || !strings.HasPrefix(err.Error(), want) {
+		var errs yamlfile.Errors
+		if !errors.As(err, &errs) || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%q: %+v, %v\nwant %s", text, s, err, want)
 		}
 	}
 }
 
-func TestAllMistakesAreToldAtOnce(t *testing.T) {
+func TestAllMistakesAreReportedAtOnce(t *testing.T) {
 	_, err := parse("f", []byte("name: A\nhosts:\n  B: {}\n  c: {cpus: 1}\nunderlay: {mtu: 1}\n"))
-	var faults Faults
-	if !errors.As(err, &faults) || len(faults) != 4 {
-		t.Fatalf("faults %v", err)
+	var errs yamlfile.Errors
+	if !errors.As(err, &errs) || len(errs) != 4 {
+		t.Fatalf("got %v", err)
 	}
 	for i, line := range []int{1, 3, 4, 5} {
-		if faults[i].Line != line {
-			t.Errorf("fault %d is in line %d, want %d: %v", i, faults[i].Line, line, err)
+		if errs[i].Line != line {
+			t.Errorf("mistake %d is in line %d, want %d: %v", i, errs[i].Line, line, err)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+	"golang.org/x/sync/errgroup"
 
 	"trellis/internal/pki"
 	"trellis/internal/serve"
@@ -148,7 +149,7 @@ func (p paths) start(ctx context.Context, host string, s *space) (bool, error) {
 		}
 		if pid != 0 {
 			// It may be starting yet, for a command that was killed meanwhile.
-			if ready, err := p.await(ctx, host, pid); ready || err != nil {
+			if ready, err := p.waitReady(ctx, host, pid); ready || err != nil {
 				return false, err
 			}
 			continue
@@ -174,14 +175,14 @@ func (p paths) launch(ctx context.Context, host string, s *space) error {
 	cmd := exec.CommandContext(ctx, self, "serve", "--background", "--config", p.config(host),
 		"--run-dir", c.RunDir, "--state-dir", c.StateDir, "--instance", c.Instance)
 	cmd.Env = environment()
-	var said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &said, &said
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	if err := s.do(cmd.Start); err != nil {
 		return fmt.Errorf("start the service of %s: %w", host, err)
 	}
 	if err := cmd.Wait(); err != nil {
-		why := strings.TrimPrefix(strings.TrimSpace(said.String()), "trellis: ")
+		why := strings.TrimPrefix(strings.TrimSpace(output.String()), "trellis: ")
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -193,9 +194,9 @@ func (p paths) launch(ctx context.Context, host string, s *space) error {
 	return nil
 }
 
-// await waits until a host's service, which runs, answers. It is not ready if it
+// waitReady waits until a host's service, which runs, answers. It is not ready if it
 // has ended before.
-func (p paths) await(ctx context.Context, host string, pid int) (ready bool, err error) {
+func (p paths) waitReady(ctx context.Context, host string, pid int) (ready bool, err error) {
 	for now := pid; now == pid; {
 		if c, err := net.Dial("unix", filepath.Join(p.runOf(host), "trellis.sock")); err == nil {
 			return true, c.Close()
@@ -227,52 +228,78 @@ func environment() []string {
 
 // Kill ends the service of a host without warning, as a crash would. What it has
 // built goes on. It reports whether there was one to kill.
-func (p Place) Kill(ctx context.Context, sandbox, host string) (bool, error) {
-	return p.withHost(ctx, sandbox, host, func(at paths, _ *Spec, name string) (bool, error) {
-		pid, err := serve.Running(at.service(name))
+func (p Place) Kill(ctx context.Context, sandbox, host string) (killed bool, err error) {
+	err = p.withHosts(ctx, sandbox, []string{host}, func(at paths, _ *Spec, hosts []string) error {
+		pid, err := serve.Running(at.service(hosts[0]))
 		if err != nil || pid == 0 {
-			return false, err
+			return err
 		}
-		return true, serve.Kill(at.service(name))
+		killed = true
+		return serve.Kill(at.service(hosts[0]))
 	})
+	return killed && err == nil, err
 }
 
-// Start starts the service of a host again. It reports whether it did not run.
-func (p Place) Start(ctx context.Context, sandbox, host string) (bool, error) {
-	return p.withHost(ctx, sandbox, host, func(at paths, s *Spec, name string) (bool, error) {
-		ns, err := openSpace(at.pin(name))
-		if errors.Is(err, fs.ErrNotExist) {
-			return false, fmt.Errorf("sandbox %s is not whole; `trellis sandbox up FILE` completes it", s.Name)
-		} else if err != nil {
-			return false, err
+// Start starts the services of hosts again, side by side, or with none named those of
+// all hosts. It names those that ran already.
+func (p Place) Start(ctx context.Context, sandbox string, hosts ...string) (ran []string, err error) {
+	err = p.withHosts(ctx, sandbox, hosts, func(at paths, s *Spec, hosts []string) error {
+		started := make([]bool, len(hosts))
+		g, ctx := errgroup.WithContext(ctx)
+		for i, host := range hosts {
+			g.Go(func() error {
+				ns, err := openSpace(at.pin(host))
+				if errors.Is(err, fs.ErrNotExist) {
+					return fmt.Errorf("sandbox %s is not complete; `trellis sandbox up FILE` completes it", s.Name)
+				} else if err != nil {
+					return err
+				}
+				defer ns.close()
+				started[i], err = at.start(ctx, host, ns)
+				return err
+			})
 		}
-		defer ns.close()
-		return at.start(ctx, name, ns)
+		err := g.Wait()
+		for i, host := range hosts {
+			if err == nil && !started[i] {
+				ran = append(ran, host)
+			}
+		}
+		return err
 	})
+	return ran, err
 }
 
-// withHost does something about a host, alone.
-func (p Place) withHost(ctx context.Context, sandbox, host string, f func(paths, *Spec, string) (bool, error)) (bool, error) {
+// withHosts does something about hosts, none of whom goes meanwhile; with none named,
+// about all.
+func (p Place) withHosts(ctx context.Context, sandbox string, hosts []string, f func(paths, *Spec, []string) error) error {
 	p, err := p.absolute()
 	if err != nil {
-		return false, err
+		return err
 	}
-	unlock, err := p.lock(ctx, func(string) {})
+	unlock, err := p.share(ctx)
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer unlock()
 	name, err := p.pick(sandbox)
 	if err != nil {
-		return false, err
+		return err
 	}
 	at := p.paths(name)
 	s, err := at.spec(name)
 	if err != nil {
-		return false, err
+		return err
 	}
-	if _, err := s.index(host); err != nil {
-		return false, err
+	for _, host := range hosts {
+		if _, err := s.index(host); err != nil {
+			return err
+		}
 	}
-	return f(at, s, host)
+	if len(hosts) == 0 {
+		for _, h := range s.Hosts {
+			hosts = append(hosts, h.Name)
+		}
+	}
+	return f(at, s, hosts)
 }

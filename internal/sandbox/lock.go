@@ -16,12 +16,22 @@ import (
 const lockPoll = 20 * time.Millisecond
 
 // lock makes the caller the only one that changes sandboxes here, until unlock.
-// It waits for whoever does so now, and tells of it. The lock ends with the
+// It waits for whoever does so now, and reports that. The lock ends with the
 // process at the latest.
-func (p Place) lock(ctx context.Context, tell func(phase string)) (unlock func(), err error) {
+func (p Place) lock(ctx context.Context, progress func(phase string)) (unlock func(), err error) {
+	return p.flock(ctx, unix.LOCK_EX, progress)
+}
+
+// share keeps others from making and removing sandboxes, and from changing an underlay,
+// but not from starting and ending services: a service may wait for that of another host.
+func (p Place) share(ctx context.Context) (unlock func(), err error) {
+	return p.flock(ctx, unix.LOCK_SH, func(string) {})
+}
+
+func (p Place) flock(ctx context.Context, how int, progress func(phase string)) (unlock func(), err error) {
 	dir := filepath.Join(p.RunDir, folder)
 	path := filepath.Join(dir, "lock")
-	for told := false; ; {
+	for reported := false; ; {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return nil, fmt.Errorf("make the directory of sandboxes: %w; run as root, or name directories of your own", err)
 		}
@@ -31,7 +41,7 @@ func (p Place) lock(ctx context.Context, tell func(phase string)) (unlock func()
 		} else if err != nil {
 			return nil, fmt.Errorf("lock the sandboxes: %w", err)
 		}
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		err = unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
 		if err == nil && sameFile(f, path) {
 			return func() { p.unlock(f) }, nil
 		}
@@ -42,9 +52,9 @@ func (p Place) lock(ctx context.Context, tell func(phase string)) (unlock func()
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
-		if !told {
-			told = true
-			tell("waiting for another `trellis sandbox`")
+		if !reported {
+			reported = true
+			progress("waiting for another `trellis sandbox`")
 		}
 		select {
 		case <-ctx.Done():

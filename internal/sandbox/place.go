@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"trellis/internal/yamlfile"
 )
 
 // folder holds the sandboxes, in the run and in the state directory.
@@ -89,9 +91,9 @@ func (p Place) pick(name string) (string, error) {
 	case name != "" && slices.Contains(names, name):
 		return name, nil
 	case name != "" && len(names) == 0:
-		return "", fmt.Errorf("there is no sandbox %q, and no other; `trellis sandbox up FILE` makes one", clip(name))
+		return "", fmt.Errorf("there is no sandbox %q, and no other; `trellis sandbox up FILE` makes one", yamlfile.Clip(name))
 	case name != "":
-		return "", fmt.Errorf("there is no sandbox %q; there is %s", clip(name), strings.Join(names, ", "))
+		return "", fmt.Errorf("there is no sandbox %q; there is %s", yamlfile.Clip(name), strings.Join(names, ", "))
 	case len(names) == 0:
 		return "", ErrNone
 	case len(names) > 1:
@@ -138,7 +140,7 @@ func writeFile(path string, data []byte, mode os.FileMode) error {
 func (p paths) spec(name string) (*Spec, error) {
 	s, err := p.load()
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("sandbox %s was never made whole, or is half removed; `trellis sandbox down %s` removes the rest", name, name)
+		return nil, fmt.Errorf("sandbox %s was never completed, or is half removed; `trellis sandbox down %s` removes the rest", name, name)
 	}
 	return s, err
 }

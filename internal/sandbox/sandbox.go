@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"runtime"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
@@ -18,14 +17,14 @@ import (
 	"trellis/internal/serve"
 )
 
-// Progress is told how far a verb has come: what it is at, and how many of how
+// Progress is called with how far a verb has come: what it is at, and how many of how
 // many are done.
 type Progress func(phase string, done, total int)
 
 // Up makes a sandbox, or completes it. One that is there and was made from
 // another description is refused. Where it fails half-way, what is made stays,
 // for another Up or for Down.
-func (p Place) Up(ctx context.Context, s *Spec, tell Progress) error {
+func (p Place) Up(ctx context.Context, s *Spec, progress Progress) error {
 	if os.Geteuid() != 0 {
 		return errors.New("a sandbox makes network namespaces, which needs root; run it as root")
 	}
@@ -33,7 +32,7 @@ func (p Place) Up(ctx context.Context, s *Spec, tell Progress) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := p.lock(ctx, func(phase string) { tell(phase, 0, 0) })
+	unlock, err := p.lock(ctx, func(phase string) { progress(phase, 0, 0) })
 	if err != nil {
 		return err
 	}
@@ -50,7 +49,7 @@ func (p Place) Up(ctx context.Context, s *Spec, tell Progress) error {
 	case err != nil:
 		return err
 	}
-	if err := at.complete(ctx, s, tell); err != nil {
+	if err := at.complete(ctx, s, progress); err != nil {
 		return fmt.Errorf("%w; sandbox %s stays as far as it has come: the same command completes it, `trellis sandbox down %s` removes it", err, s.Name, s.Name)
 	}
 	return nil
@@ -67,9 +66,9 @@ func (p paths) begin(s *Spec) error {
 }
 
 // complete makes what is missing of a sandbox.
-func (p paths) complete(ctx context.Context, s *Spec, tell Progress) error {
+func (p paths) complete(ctx context.Context, s *Spec, progress Progress) error {
 	total := len(s.Hosts)
-	tell("underlay", 0, total)
+	progress("underlay", 0, total)
 	if err := os.MkdirAll(p.run, 0o711); err != nil { // the machine may have started anew
 		return err
 	}
@@ -90,27 +89,20 @@ func (p paths) complete(ctx context.Context, s *Spec, tell Progress) error {
 	}
 	defer u.close()
 
-	// The first host has the store, so it comes first.
-	tell("hosts", 0, total)
-	if _, err := p.start(ctx, s.Hosts[0].Name, u.hosts[0]); err != nil {
-		return err
-	}
-	tell("hosts", 1, total)
-	done := make(chan struct{}, total)
+	// The first host has the store; the others wait for it as they do on machines.
+	progress("hosts", 0, total)
+	ended := make(chan struct{}, total)
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(runtime.NumCPU() + 1)
-	go func() {
-		for i := 1; i < total; i++ {
-			g.Go(func() error {
-				_, err := p.start(ctx, s.Hosts[i].Name, u.hosts[i])
-				done <- struct{}{}
-				return err
-			})
-		}
-	}()
-	for i := 1; i < total; i++ {
-		<-done
-		tell("hosts", i+1, total)
+	for i := range s.Hosts {
+		g.Go(func() error {
+			_, err := p.start(ctx, s.Hosts[i].Name, u.hosts[i])
+			ended <- struct{}{}
+			return err
+		})
+	}
+	for i := range total {
+		<-ended
+		progress("hosts", i+1, total)
 	}
 	return g.Wait()
 }
@@ -161,7 +153,7 @@ func (p Place) Exec(sandbox, host string, argv []string, lookPath func(string) (
 	}
 	ns, err := openSpace(at.pin(host))
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("sandbox %s is not whole; `trellis sandbox up FILE` completes it", name)
+		return fmt.Errorf("sandbox %s is not complete; `trellis sandbox up FILE` completes it", name)
 	} else if err != nil {
 		return err
 	}
@@ -177,7 +169,7 @@ type HostState struct {
 	// Instance is the tag of all that its service owns on the machine.
 	Instance string
 	Addrs    []netip.Addr // of its uplink, IPv4 first
-	Trouble
+	Impairment
 }
 
 // State is a sandbox as it is.
@@ -185,7 +177,7 @@ type State struct {
 	Name  string
 	MTU   int         // of the underlay, bytes
 	Hosts []HostState // as in the file
-	// Broken says what is missing of the sandbox; empty: it is whole.
+	// Broken says what is missing of the sandbox; empty: it is complete.
 	Broken string
 }
 
@@ -228,12 +220,12 @@ func (p paths) read(st *State) error {
 		return err
 	}
 	defer u.close()
-	all, err := u.trouble()
+	all, err := u.impairments()
 	if err != nil {
 		return err
 	}
 	for i := range all {
-		st.Hosts[i].Trouble = all[i]
+		st.Hosts[i].Impairment = all[i]
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"trellis/internal/vnet"
+	"trellis/internal/yamlfile"
 )
 
 // Bounds of a sandbox.
@@ -71,7 +72,7 @@ var (
 // checkName gives what is wrong with the name of a sandbox, and the remedy.
 func checkName(name string) (what, remedy string) {
 	if !sandboxName.MatchString(name) {
-		return fmt.Sprintf("the sandbox's name %q", clip(name)), "use up to 32 of a-z, 0-9 and hyphens, a letter or digit first"
+		return fmt.Sprintf("the sandbox's name %q", yamlfile.Clip(name)), "use up to 32 of a-z, 0-9 and hyphens, a letter or digit first"
 	}
 	return "", ""
 }
@@ -80,7 +81,7 @@ func checkName(name string) (what, remedy string) {
 func checkHost(name string) (what, remedy string) {
 	switch {
 	case !hostName.MatchString(name):
-		return fmt.Sprintf("the host's name %q", clip(name)), "use up to 15 of a-z, 0-9 and hyphens, a letter first"
+		return fmt.Sprintf("the host's name %q", yamlfile.Clip(name)), "use up to 15 of a-z, 0-9 and hyphens, a letter first"
 	case slices.Contains(reserved, name):
 		return fmt.Sprintf("the host's name %q is the sandbox's own", name), "choose another"
 	}
@@ -145,16 +146,7 @@ func (s *Spec) index(name string) (int, error) {
 		names = append(names, h.Name)
 	}
 	if near := vnet.Nearest(name, names); near != "" {
-		return 0, fmt.Errorf("sandbox %s has no host %q; did you mean %q?", s.Name, clip(name), near)
+		return 0, fmt.Errorf("sandbox %s has no host %q; did you mean %q?", s.Name, yamlfile.Clip(name), near)
 	}
-	return 0, fmt.Errorf("sandbox %s has no host %q; its hosts are %s", s.Name, clip(name), strings.Join(names, ", "))
-}
-
-// clip keeps a piece of input short enough for a message.
-func clip(s string) string {
-	const most = 60
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
+	return 0, fmt.Errorf("sandbox %s has no host %q; its hosts are %s", s.Name, yamlfile.Clip(name), strings.Join(names, ", "))
 }

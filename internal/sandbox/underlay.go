@@ -75,7 +75,7 @@ func openUnderlay(p paths, s *Spec) (*underlay, error) {
 	if err != nil {
 		u.close()
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("sandbox %s is not whole: it was interrupted, or the machine has started anew; `trellis sandbox up FILE` completes it", s.Name)
+			return nil, fmt.Errorf("sandbox %s is not complete: it was interrupted, or the machine has started anew; `trellis sandbox up FILE` completes it", s.Name)
 		}
 		return nil, err
 	}
@@ -150,7 +150,7 @@ func (u *underlay) connect(i int) error {
 	if err != nil && !errors.Is(err, syscall.EEXIST) {
 		return fmt.Errorf("make a pair of interfaces: %w", err)
 	}
-	if err := u.fabric.do(func() error { return likeAWire(name) }); err != nil {
+	if err := u.fabric.do(func() error { return setOffloads(name) }); err != nil {
 		return fmt.Errorf("set the offloads of %s: %w", name, err)
 	}
 	lo, err := far.LinkByName("lo")
@@ -233,7 +233,7 @@ func family(a netip.Addr) int {
 	return unix.AF_INET6
 }
 
-// likeAWire makes an interface of the fabric, of the calling thread's namespace,
+// setOffloads makes an interface of the fabric, of the calling thread's namespace,
 // pass on what a wire would.
 //
 // What XDP sends to a veth is taken only if the other end receives by NAPI, which
@@ -241,7 +241,7 @@ func family(a netip.Addr) int {
 // of a flow, and when they are cut again a veth leaves their checksums to be
 // filled in by a card that never comes, and that the hosts' XDP programs cannot
 // stand in for. So the fabric fills them in.
-func likeAWire(device string) error {
+func setOffloads(device string) error {
 	e, err := ethtool.NewEthtool()
 	if err != nil {
 		return err

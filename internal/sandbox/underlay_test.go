@@ -14,14 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trellis/internal/substrate/shaper"
+	"trellis/test/testenv"
 )
 
 // lab is a sandbox without services.
 func lab(t *testing.T, hosts ...string) (Place, paths, *underlay) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes network namespaces")
-	}
+	testenv.NeedRoot(t, "makes network namespaces")
 	p := Place{filepath.Join(t.TempDir(), "run"), filepath.Join(t.TempDir(), "state")}
 	s := &Spec{Name: "lab", Underlay: defaultUnderlay}
 	for _, h := range hosts {
@@ -106,6 +105,10 @@ func (u *underlay) passes(t *testing.T, a, b int, want bool) {
 	for k := range u.spec.Underlay.link(0).host {
 		for _, way := range []pair{{a, b}, {b, a}} {
 			took, _ := u.probe(t, way.a, way.b, k, 1280)
+			// A new interface's carrier is seen up to a second later (net/core/link_watch.c).
+			for end := time.Now().Add(5 * time.Second); want && took == 0 && time.Now().Before(end); {
+				took, _ = u.probe(t, way.a, way.b, k, 1280)
+			}
 			if (took > 0) != want {
 				t.Errorf("from %s to %s a packet passes: %v, want %v", u.spec.Hosts[way.a].Name, u.spec.Underlay.link(way.b).host[k], took > 0, want)
 			}
@@ -142,7 +145,7 @@ func TestACutStopsEveryPacketBetweenTwo(t *testing.T) {
 	}
 	u.passes(t, 0, 2, false)
 	u.passes(t, 1, 2, false)
-	u.tells(t, "cut from beta, gamma", "cut from alpha, gamma", "cut from alpha, beta")
+	u.wantImpairments(t, "cut from beta, gamma", "cut from alpha, gamma", "cut from alpha, beta")
 	for range 2 {
 		if err := p.Heal(ctx, "lab", "beta", ""); err != nil {
 			t.Fatal(err)
@@ -151,7 +154,7 @@ func TestACutStopsEveryPacketBetweenTwo(t *testing.T) {
 	u.passes(t, 0, 1, true)
 	u.passes(t, 1, 2, true)
 	u.passes(t, 0, 2, false)
-	u.tells(t, "cut from gamma", "", "cut from alpha")
+	u.wantImpairments(t, "cut from gamma", "", "cut from alpha")
 	// What stays of it, completing the sandbox leaves alone.
 	again, err := makeUnderlay(p.paths("lab"), u.spec)
 	if err != nil {
@@ -161,10 +164,10 @@ func TestACutStopsEveryPacketBetweenTwo(t *testing.T) {
 	u.passes(t, 0, 2, false)
 }
 
-// tells fails the test unless the trouble of the hosts reads so.
-func (u *underlay) tells(t *testing.T, want ...string) {
+// wantImpairments fails the test unless the impairments of the hosts read so.
+func (u *underlay) wantImpairments(t *testing.T, want ...string) {
 	t.Helper()
-	all, err := u.trouble()
+	all, err := u.impairments()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +189,7 @@ func TestANarrowPathRefusesLongPackets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	u.tells(t, "MTU 1400", "MTU 1350", "")
+	u.wantImpairments(t, "MTU 1400", "MTU 1350", "")
 	for _, way := range []struct{ from, to, mtu int }{{0, 2, 1400}, {2, 0, 1400}, {1, 0, 1350}, {0, 1, 1350}, {2, 1, 1350}} {
 		for k := range 2 {
 			what := fmt.Sprintf("from %d to %d in family %d", way.from, way.to, k)
@@ -203,14 +206,14 @@ func TestANarrowPathRefusesLongPackets(t *testing.T) {
 		t.Fatal(err)
 	}
 	again.close()
-	u.tells(t, "MTU 1400", "MTU 1350", "")
+	u.wantImpairments(t, "MTU 1400", "MTU 1350", "")
 	if err := p.Cut(ctx, "", "beta", "gamma"); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Heal(ctx, "", "", ""); err != nil {
 		t.Fatal(err)
 	}
-	u.tells(t, "", "", "")
+	u.wantImpairments(t, "", "", "")
 	for i, s := range u.hosts { // they remember what they were told for ten minutes
 		if err := s.do(func() error {
 			return errors.Join(exec.Command("ip", "route", "flush", "cache").Run(), exec.Command("ip", "-6", "route", "flush", "cache").Run())
@@ -242,7 +245,7 @@ func TestADelayIsForThoseTwoAlone(t *testing.T) {
 	if err := p.Delay(ctx, "", "alpha", "beta", 40*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
-	u.tells(t, "delayed 40ms from beta", "delayed 40ms from alpha", "")
+	u.wantImpairments(t, "delayed 40ms from beta", "delayed 40ms from alpha", "")
 	for k := range 2 {
 		for _, way := range []pair{{0, 1}, {1, 0}} {
 			if took, err := u.probe(t, way.a, way.b, k, 1280); took < 40*time.Millisecond {
@@ -256,7 +259,7 @@ func TestADelayIsForThoseTwoAlone(t *testing.T) {
 	if err := p.Heal(ctx, "", "alpha", ""); err != nil {
 		t.Fatal(err)
 	}
-	u.tells(t, "", "", "")
+	u.wantImpairments(t, "", "", "")
 	u.passes(t, 0, 1, true)
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,20 +15,26 @@ import (
 	"time"
 )
 
-// readyEnv names the file descriptor on which a service in the background tells
+// readyEnv names the file descriptor on which a service in the background reports to
 // its parent how the start went: the line "ready", or the error.
 const readyEnv = "TRELLIS_READY_FD"
 
 const readyLine = "ready"
 
+// runningPrefix stands before the error of a start where another service runs already.
+const runningPrefix = "running: "
+
 // startTimeout bounds the wait for a service in the background to be ready,
 // beside what it may wait for a store that is elsewhere.
 const startTimeout = 60 * time.Second
 
+// readyPoll is how often one that somebody else starts is looked at.
+const readyPoll = 20 * time.Millisecond
+
 // readyPipe is the child's end of that pipe. Without a parent it does nothing.
 type readyPipe struct {
-	f    *os.File
-	told bool
+	f        *os.File
+	reported bool
 }
 
 // parentPipe finds the pipe to the parent that waits for this service.
@@ -48,25 +55,59 @@ func parentPipe() (*readyPipe, error) {
 func (p *readyPipe) background() bool { return p.f != nil }
 
 // ready lets the parent go.
-func (p *readyPipe) ready() { p.tell(readyLine) }
+func (p *readyPipe) ready() { p.report(readyLine) }
 
-// failed tells the parent why the service does not start. After ready it is too
+// failed reports to the parent why the service does not start. After ready it is too
 // late, and does nothing.
 func (p *readyPipe) failed(err error) {
 	if err == nil {
 		err = errors.New("trellis serve was stopped while it started")
 	}
-	p.tell(err.Error())
+	text := err.Error()
+	if errors.Is(err, ErrRunning) {
+		text = runningPrefix + text
+	}
+	p.report(text)
 }
 
-// tell writes to the parent, once. A parent that is gone does not matter.
-func (p *readyPipe) tell(line string) {
-	if p.f == nil || p.told {
+// report writes to the parent, once. A parent that is gone does not matter.
+func (p *readyPipe) report(line string) {
+	if p.f == nil || p.reported {
 		return
 	}
-	p.told = true
+	p.reported = true
 	fmt.Fprintln(p.f, line)
 	p.f.Close()
+}
+
+// Ensure has a service of the instance run: it starts one in the background, unless
+// one runs or is being started by somebody else, which it waits for. It reports whether
+// it has started one.
+func Ensure(c Config) (started bool, err error) {
+	c, err = c.complete()
+	if err != nil {
+		return false, err
+	}
+	for deadline := time.Now().Add(startTimeout + c.StartTimeout); ; {
+		if err := Background(c); !errors.Is(err, ErrRunning) {
+			return err == nil, err
+		}
+		// The winner may fail to start: then it is somebody else's turn.
+		for {
+			if conn, err := net.Dial("unix", c.socket()); err == nil {
+				return false, conn.Close()
+			}
+			if time.Now().After(deadline) {
+				return false, fmt.Errorf("a trellis serve that somebody else has started (in %s) does not answer after %v; see %s", c.RunDir, startTimeout+c.StartTimeout, c.logPath())
+			}
+			time.Sleep(readyPoll)
+			if pid, err := Running(c); err != nil {
+				return false, err
+			} else if pid == 0 {
+				break
+			}
+		}
+	}
 }
 
 // Background starts `trellis serve` as a process of its own, in a session and in
@@ -105,6 +146,12 @@ func Background(c Config) error {
 		}
 		args = append(args, "--config", file)
 	}
+	if c.Adopt {
+		args = append(args, "--adopt")
+	}
+	if c.RemoveAll {
+		args = append(args, "--remove-all")
+	}
 	cmd := exec.Command(self, args...)
 	cmd.Dir = "/"
 	cmd.Env = append(os.Environ(), readyEnv+"=3")
@@ -116,8 +163,8 @@ func Background(c Config) error {
 	if err != nil {
 		return fmt.Errorf("start trellis serve: %w", err)
 	}
-	patience := startTimeout + c.StartTimeout
-	if err := r.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	timeout := startTimeout + c.StartTimeout
+	if err := r.SetReadDeadline(time.Now().Add(timeout)); err != nil {
 		return fmt.Errorf("wait for trellis serve: %w", err)
 	}
 	answer, err := bufio.NewReader(r).ReadString('\n')
@@ -125,11 +172,14 @@ func Background(c Config) error {
 	answer = strings.TrimSpace(answer + string(rest))
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return fmt.Errorf("trellis serve (process %d) is not ready after %v; see %s", cmd.Process.Pid, patience, c.logPath())
+		return fmt.Errorf("trellis serve (process %d) is not ready after %v; see %s", cmd.Process.Pid, timeout, c.logPath())
 	case answer == readyLine:
 		return cmd.Process.Release()
 	case answer != "":
 		_ = cmd.Wait() // it has said why
+		if text, ok := strings.CutPrefix(answer, runningPrefix); ok {
+			return running(text)
+		}
 		return errors.New(answer)
 	}
 	return fmt.Errorf("trellis serve ended at its start (%w); see %s", cmd.Wait(), c.logPath())

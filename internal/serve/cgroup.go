@@ -45,3 +45,34 @@ func cgroupMount(line string) (string, bool) {
 	kind, _, _ := strings.Cut(after, " ")
 	return fields[4], kind == "cgroup" || kind == "cgroup2"
 }
+
+// checkCgroupsVisible fails where the machine's control groups are hidden from this
+// process, as they are below a sysfs of `ip netns exec`'s own making.
+func checkCgroupsVisible() error {
+	own, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return fmt.Errorf("find the control groups: %w", err)
+	}
+	first, err := os.ReadFile("/proc/1/mountinfo")
+	if err != nil {
+		return nil // not for this user, or there is no such process here
+	}
+	if !hidesCgroups(string(own), string(first)) {
+		return nil
+	}
+	return errors.New("the machine's control groups are hidden here by another /sys, as under `ip netns exec`; start it as `nsenter --net=/run/netns/NAME trellis serve` instead")
+}
+
+// hidesCgroups reports whether the first process has control groups mounted and the
+// other one none, by their mountinfo.
+func hidesCgroups(own, first string) bool {
+	has := func(mountinfo string) bool {
+		for line := range strings.Lines(mountinfo) {
+			if _, ok := cgroupMount(strings.TrimSpace(line)); ok {
+				return true
+			}
+		}
+		return false
+	}
+	return has(first) && !has(own)
+}

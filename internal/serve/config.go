@@ -39,10 +39,15 @@ type Config struct {
 	Instance string
 	Runtime  string // OCI runtime, by name or path; crun
 	LogLevel string // debug, info, warn, error; info
-	Version  string // what Info tells
+	Version  string // what Info reports
 	// StartTimeout bounds the wait for a store that is elsewhere to answer;
 	// DefaultStartTimeout.
 	StartTimeout time.Duration
+	// Adopt and RemoveAll say what becomes of networks that run on the machine and
+	// that the store does not know, because it is another one than that of the last
+	// start: they are left alone, or removed. With neither, the service does not
+	// start on such a store.
+	Adopt, RemoveAll bool
 	// Settings are what the configuration file says; nil: one machine on its own.
 	Settings *config.Config
 
@@ -86,6 +91,9 @@ func (c Config) complete() (Config, error) {
 	if c.StartTimeout < 0 {
 		return c, fmt.Errorf("start timeout %v is negative; name a time such as 30s", c.StartTimeout)
 	}
+	if c.Adopt && c.RemoveAll {
+		return c, errors.New("networks that the store does not know are either left alone or removed; give --adopt or --remove-all")
+	}
 	if c.Settings == nil {
 		c.Settings = config.Alone()
 	}
@@ -120,6 +128,7 @@ func (c Config) socket() string   { return filepath.Join(c.RunDir, "trellis.sock
 func (c Config) lockPath() string { return filepath.Join(c.RunDir, "lock") }
 func (c Config) logPath() string  { return filepath.Join(c.StateDir, "trellis.log") }
 func (c Config) storeDir() string { return filepath.Join(c.StateDir, "etcd") }
+func (c Config) keepFile() string { return filepath.Join(c.RunDir, "kept") }
 
 // mkdirs makes the directories. Others may pass through them, since nodes'
 // file systems lie below, and not look in.

@@ -12,7 +12,7 @@
 //	RUN/trellis.sock   the API, and /metrics; mode 0600
 //	STATE/etcd         the store, unless it is elsewhere
 //	STATE/host         the name of this substrate node, fixed at the first start
-//	STATE/id           tells this state directory from any other
+//	STATE/id           distinguishes this state directory from any other
 //	STATE/store-id     which store elsewhere the host belongs to
 //	STATE/trellis.log  the log of a service in the background
 package serve

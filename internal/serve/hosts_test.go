@@ -91,8 +91,8 @@ func mustStart(t *testing.T, c Config) {
 	}
 }
 
-// alive lists the live hosts.
-func alive(t *testing.T, c Config) string {
+// liveHosts lists the live hosts.
+func liveHosts(t *testing.T, c Config) string {
 	t.Helper()
 	r, err := client(c).Hosts(t.Context(), connect.NewRequest(&trellisv1.HostsRequest{}))
 	if err != nil {
@@ -120,35 +120,35 @@ func eventually(t *testing.T, within time.Duration, want string, get func() stri
 
 func TestServicesShareAStore(t *testing.T) {
 	m := newMachines(t)
-	figures := freePort(t)
-	alpha, beta := m.machine("alpha", "metrics: "+figures), m.machine("beta", "capacity: {memory: 1GiB, cpu: 3}")
+	metrics := freePort(t)
+	alpha, beta := m.machine("alpha", "metrics: "+metrics), m.machine("beta", "capacity: {memory: 1GiB, cpu: 3}")
 	mustStart(t, alpha)
 	mustStart(t, beta)
-	if got := alive(t, alpha); got != "alpha beta" {
+	if got := liveHosts(t, alpha); got != "alpha beta" {
 		t.Errorf("live hosts when both are ready: %q", got)
 	}
 	r, err := client(beta).Hosts(t.Context(), connect.NewRequest(&trellisv1.HostsRequest{}))
 	if err != nil || len(r.Msg.Hosts) != 2 || r.Msg.Hosts[1].Memory != 1<<30 || r.Msg.Hosts[1].Cpu != 3 || r.Msg.Hosts[0].Memory == 0 {
-		t.Errorf("hosts as beta tells: %v, %v", r, err)
+		t.Errorf("hosts as beta lists them: %v, %v", r, err)
 	}
 	// A host that crashes is missed within seconds, and takes its name back at
 	// once; one that stops is gone at once.
 	if err := Kill(beta); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 15*time.Second, "alpha", func() string { return alive(t, alpha) })
+	eventually(t, 15*time.Second, "alpha", func() string { return liveHosts(t, alpha) })
 	mustStart(t, beta)
 	if err := Kill(beta); err != nil {
 		t.Fatal(err)
 	}
 	mustStart(t, beta)
-	if got := alive(t, alpha); got != "alpha beta" {
+	if got := liveHosts(t, alpha); got != "alpha beta" {
 		t.Errorf("live hosts after a restart: %q", got)
 	}
 	if err := Stop(beta); err != nil {
 		t.Fatal(err)
 	}
-	if got := alive(t, alpha); got != "alpha" {
+	if got := liveHosts(t, alpha); got != "alpha" {
 		t.Errorf("live hosts when beta has stopped: %q", got)
 	}
 	// Figures, at the address and on the socket.
@@ -159,7 +159,7 @@ func TestServicesShareAStore(t *testing.T) {
 		return (&net.Dialer{}).DialContext(ctx, "tcp", at)
 	}}}
 	defer h.CloseIdleConnections()
-	for _, at := range []string{figures, "trellis"} {
+	for _, at := range []string{metrics, "trellis"} {
 		r, err := h.Get("http://" + at + "/metrics")
 		if err != nil {
 			t.Fatal(err)
@@ -167,7 +167,7 @@ func TestServicesShareAStore(t *testing.T) {
 		text, err := io.ReadAll(r.Body)
 		r.Body.Close()
 		if err != nil || !strings.Contains(string(text), "trellis_build_info") {
-			t.Errorf("figures at %s: %s %q, %v", at, r.Status, text, err)
+			t.Errorf("metrics at %s: %s %q, %v", at, r.Status, text, err)
 		}
 	}
 }
@@ -197,7 +197,7 @@ func TestSecondHostOfANameIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustStart(t, other)
-	if got := alive(t, beta); got != "alpha beta gamma" {
+	if got := liveHosts(t, beta); got != "alpha beta gamma" {
 		t.Errorf("live hosts: %q", got)
 	}
 }
@@ -210,7 +210,7 @@ func TestStoreThatDoesNotAnswer(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "does not answer") || !strings.Contains(err.Error(), m.store) {
 		t.Errorf("start without a store: %v", err)
 	}
-	// With patience, the order of starting does not matter.
+	// With a longer timeout, the order of starting does not matter.
 	beta.StartTimeout = 20 * time.Second
 	started := make(chan error, 1)
 	go func() { started <- Background(beta) }()
@@ -229,7 +229,7 @@ func TestStoreThatDoesNotAnswer(t *testing.T) {
 		t.Errorf("list while the store is away: %v", err)
 	}
 	mustStart(t, alpha)
-	eventually(t, 15*time.Second, "alpha beta", func() string { return alive(t, beta) })
+	eventually(t, 15*time.Second, "alpha beta", func() string { return liveHosts(t, beta) })
 	mustUp(t, beta, "y")
 }
 
@@ -246,11 +246,47 @@ func TestAnotherStoreInThePlaceIsRefused(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(alpha.StateDir, "etcd")); err != nil {
 		t.Fatal(err)
 	}
-	mustStart(t, alpha)
-	err := Background(beta)
-	if err == nil || !strings.Contains(err.Error(), "is another one than this host's networks are in") {
-		t.Errorf("start on an empty store in the place of the old one: %v", err)
+	refused := func(c Config, words ...string) {
+		t.Helper()
+		err := Background(c)
+		for _, w := range append(words, "--adopt", "--remove-all") {
+			if err == nil || !strings.Contains(err.Error(), w) {
+				t.Errorf("start with another store does not say %q: %v", w, err)
+			}
+		}
 	}
+	refused(alpha, "is not in "+alpha.storeDir()+" any more", "trellis store restore")
+	if _, err := os.Stat(alpha.storeDir()); err == nil {
+		t.Error("a refused start has made a store in the place of the old one")
+	}
+	// The run directory remembers what the state directory has lost.
+	if err := os.Remove(filepath.Join(alpha.StateDir, storeFile)); err != nil {
+		t.Fatal(err)
+	}
+	refused(alpha, "is not in "+alpha.storeDir()+" any more")
+	fresh := alpha
+	fresh.RemoveAll = true
+	mustStart(t, fresh)
+	refused(beta, "is another one than this host's networks are in")
+	beta.Adopt = true
+	mustStart(t, beta)
+	for _, c := range []*Config{&fresh, &beta} {
+		if err := Stop(*c); err != nil {
+			t.Fatal(err)
+		}
+		c.Adopt, c.RemoveAll = false, false
+		mustStart(t, *c) // it belongs to that store now
+	}
+	// One that is there, and is another.
+	if err := Stop(fresh); err != nil {
+		t.Fatal(err)
+	}
+	for _, note := range fresh.storeNotes() {
+		if err := os.WriteFile(note, []byte("another\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused(fresh, "is another one than this host's networks are in")
 }
 
 // A host changes between a store of its own and one elsewhere only where that takes
@@ -276,22 +312,42 @@ func TestHostDoesNotLeaveItsNetworks(t *testing.T) {
 	if err := os.RemoveAll(joined.storeDir()); err != nil {
 		t.Fatal(err)
 	}
-	mustStart(t, joined)
+	if err = Background(joined); err == nil || !strings.Contains(err.Error(), "--remove-all") {
+		t.Fatalf("leave a store that is lost: %v", err)
+	}
+	forced := joined
+	forced.RemoveAll = true
+	mustStart(t, forced)
 	if err := Stop(joined); err != nil {
 		t.Fatal(err)
 	}
 	err = Background(alone)
-	if err == nil || !strings.Contains(err.Error(), "networks are in a store elsewhere") {
+	if err == nil || !strings.Contains(err.Error(), "`store:` in the configuration") {
 		t.Errorf("start without the configuration that names the store: %v", err)
 	}
 	mustStart(t, joined)
 	if err := Stop(joined); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(filepath.Join(alone.StateDir, storeFile)); err != nil {
+	alone.Adopt = true
+	mustStart(t, alone)
+}
+
+// A host whose own store is empty may join others without a word.
+func TestHostLeavesAnEmptyStore(t *testing.T) {
+	m := newMachines(t)
+	mustStart(t, m.machine("alpha"))
+	joined := m.machine("beta")
+	alone := joined
+	alone.Settings = &config.Config{Host: "beta", Roles: config.Alone().Roles}
+	if err := alone.fixName("beta"); err != nil {
 		t.Fatal(err)
 	}
 	mustStart(t, alone)
+	if err := Stop(alone); err != nil {
+		t.Fatal(err)
+	}
+	mustStart(t, joined)
 }
 
 // A host's store may move elsewhere with all that is in it.
@@ -300,7 +356,7 @@ func TestHostFollowsItsStore(t *testing.T) {
 	alpha, joined := m.machine("alpha"), m.machine("beta")
 	alone := joined
 	alone.Settings = &config.Config{Host: "beta", Roles: config.Alone().Roles}
-	if err := alone.settleOn("beta"); err != nil {
+	if err := alone.fixName("beta"); err != nil {
 		t.Fatal(err)
 	}
 	mustStart(t, alone)
@@ -316,17 +372,17 @@ func TestHostFollowsItsStore(t *testing.T) {
 	}
 	mustStart(t, alpha)
 	mustStart(t, joined)
-	if got := alive(t, joined); got != "alpha beta" {
+	if got := liveHosts(t, joined); got != "alpha beta" {
 		t.Errorf("live hosts: %q", got)
 	}
 }
 
-// settleOn fixes a host's name before its first start.
-func (c Config) settleOn(name string) error {
+// fixName fixes a host's name before its first start.
+func (c Config) fixName(name string) error {
 	if err := os.MkdirAll(c.StateDir, 0o711); err != nil {
 		return err
 	}
-	return c.settle(name, "")
+	return c.rememberIdentity(name, "")
 }
 
 func TestHostWithTheAgentAlone(t *testing.T) {
@@ -334,7 +390,7 @@ func TestHostWithTheAgentAlone(t *testing.T) {
 	alpha, beta := m.machine("alpha"), m.machine("beta", "roles: [agent]")
 	mustStart(t, alpha)
 	mustStart(t, beta)
-	if got := alive(t, alpha); got != "alpha beta" {
+	if got := liveHosts(t, alpha); got != "alpha beta" {
 		t.Errorf("live hosts: %q", got)
 	}
 	_, err := client(beta).List(t.Context(), connect.NewRequest(&trellisv1.ListRequest{}))
@@ -367,7 +423,7 @@ func TestHostWithoutAnAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustStart(t, beta)
-	if got := alive(t, beta); got != "alpha" {
+	if got := liveHosts(t, beta); got != "alpha" {
 		t.Errorf("live hosts: %q", got)
 	}
 	if _, err := client(beta).List(t.Context(), connect.NewRequest(&trellisv1.ListRequest{})); err != nil {
@@ -385,7 +441,7 @@ func TestHostKeepsItsName(t *testing.T) {
 		if name, err := c.host(); err != nil || name != "alpha" {
 			t.Errorf("name %q, %v", name, err)
 		}
-		if err := c.settle("alpha", ""); err != nil {
+		if err := c.rememberIdentity("alpha", ""); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -414,15 +470,15 @@ func TestClockThatIsRightAgainIsNotBlamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	alive, err := st.Claim(t.Context(), store.Host{Name: "alpha", ID: "1"})
+	registration, err := st.Claim(t.Context(), store.Host{Name: "alpha", ID: "1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer alive.Close()
-	s := &service{alive: alive, log: slog.New(slog.DiscardHandler)}
+	defer registration.Close()
+	s := &service{registration: registration, log: slog.New(slog.DiscardHandler)}
 	for _, message := range []string{"the clock is behind", ""} {
-		s.sayClock(message)
-		if err := alive.Flush(t.Context()); err != nil {
+		s.publishClock(message)
+		if err := registration.Flush(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if hosts, err := st.Hosts(t.Context()); err != nil || hosts["alpha"].Message != message {
@@ -439,7 +495,7 @@ func TestAddressInUseIsNamed(t *testing.T) {
 	}
 	defer l.Close()
 	err = Background(m.machine("alpha", "metrics: "+l.Addr().String()))
-	if err == nil || !strings.Contains(err.Error(), "offer figures at") || !strings.Contains(err.Error(), "address already in use") {
+	if err == nil || !strings.Contains(err.Error(), "offer metrics at") || !strings.Contains(err.Error(), "address already in use") {
 		t.Errorf("error %v", err)
 	}
 }

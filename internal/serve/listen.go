@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"os"
 	"syscall"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"trellis/api/trellis/v1/trellisv1connect"
 	"trellis/internal/metrics"
 	"trellis/internal/vnp"
+	"trellis/internal/wire"
 )
 
 const (
@@ -25,12 +27,14 @@ const (
 	maxMessage = 64 << 20
 	// drain is how long requests have to end when the service does.
 	drain = 3 * time.Second
+	// CopyPath answers with a copy of the store (see store.ReadCopy).
+	CopyPath = "/store/copy"
 	// HealthPath answers 200 while the service serves.
 	HealthPath = "/healthz"
 )
 
 // apiServer serves on a listener of its own: the API on the unix socket (Connect,
-// gRPC over HTTP/2 without TLS, and JSON), or the figures for Prometheus.
+// gRPC over HTTP/2 without TLS, and JSON), or the metrics for Prometheus.
 type apiServer struct {
 	listener net.Listener
 	http     *http.Server
@@ -38,8 +42,8 @@ type apiServer struct {
 
 // listen makes the socket, in the place of one that a killed service has left.
 // The caller has the instance's lock. The requests' contexts are children of
-// base. Without an API, requests are told where to go.
-func listen(base context.Context, path string, api *vnp.Service, figures http.Handler, log *slog.Logger) (*apiServer, error) {
+// base. Without an API, requests are answered with where to go.
+func listen(base context.Context, path string, api *vnp.Service, metricsHandler, storeCopy http.Handler, log *slog.Logger) (*apiServer, error) {
 	if most := len(syscall.RawSockaddrUnix{}.Path) - 1; len(path) > most {
 		return nil, fmt.Errorf("the socket's path %s has %d bytes, and a socket's may have %d; name a shorter run directory", path, len(path), most)
 	}
@@ -60,12 +64,19 @@ func listen(base context.Context, path string, api *vnp.Service, figures http.Ha
 	}
 	mux := http.NewServeMux()
 	if api != nil {
-		mux.Handle(trellisv1connect.NewVNetServiceHandler(api, connect.WithReadMaxBytes(maxMessage)))
+		path, handler := trellisv1connect.NewVNetServiceHandler(api, connect.WithReadMaxBytes(maxMessage))
+		mux.Handle(path, wire.Versioned(handler, api.Version()))
 	} else {
-		mux.Handle("/", elsewhere())
+		mux.Handle("/", redirectToVNP())
 	}
-	mux.Handle("GET "+metrics.Path, figures)
+	mux.Handle("GET "+metrics.Path, metricsHandler)
+	mux.Handle("GET "+CopyPath, storeCopy)
 	mux.HandleFunc("GET "+HealthPath, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	// The runtime's own view of the process, for `bench deploy --profile` and `go
+	// tool pprof`. Who may open the socket is root, and may look anyway.
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
@@ -74,8 +85,8 @@ func listen(base context.Context, path string, api *vnp.Service, figures http.Ha
 	return s, nil
 }
 
-// elsewhere answers requests to a service without the role vnp.
-func elsewhere() http.Handler {
+// redirectToVNP answers requests to a service without the role vnp.
+func redirectToVNP() http.Handler {
 	errs := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !errs.IsSupported(r) {
@@ -87,14 +98,14 @@ func elsewhere() http.Handler {
 	})
 }
 
-// listenMetrics serves the figures alone, over HTTP, at a host:port.
-func listenMetrics(base context.Context, at string, figures http.Handler, log *slog.Logger) (*apiServer, error) {
+// listenMetrics serves the metrics alone, over HTTP, at a host:port.
+func listenMetrics(base context.Context, at string, metricsHandler http.Handler, log *slog.Logger) (*apiServer, error) {
 	l, err := net.Listen("tcp", at)
 	if err != nil {
-		return nil, fmt.Errorf("offer figures at %s: %w; name an address of this machine and a free port", at, err)
+		return nil, fmt.Errorf("offer metrics at %s: %w; name an address of this machine and a free port", at, err)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET "+metrics.Path, figures)
+	mux.Handle("GET "+metrics.Path, metricsHandler)
 	return newServer(base, l, mux, log), nil
 }
 

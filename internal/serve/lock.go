@@ -14,8 +14,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hold takes the instance's lock, which ends with the process at the latest.
-func (c Config) hold() (*os.File, error) {
+// ErrRunning is the error of a start where a service of the instance runs, or starts,
+// already.
+var ErrRunning = errors.New("a trellis serve runs already")
+
+// running is an ErrRunning that says which.
+type running string
+
+func (r running) Error() string   { return string(r) }
+func (r running) Is(e error) bool { return e == ErrRunning }
+
+// acquireLock takes the instance's lock, which ends with the process at the latest.
+func (c Config) acquireLock() (*os.File, error) {
 	f, err := os.OpenFile(c.lockPath(), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("lock the run directory: %w", err)
@@ -29,7 +39,7 @@ func (c Config) hold() (*os.File, error) {
 		if pid := readPid(f); pid != 0 {
 			who = fmt.Sprintf("process %d", pid)
 		}
-		return nil, fmt.Errorf("a trellis serve runs already (%s, in %s); end it with `trellis serve --stop`, or name another --run-dir and --state-dir", who, c.RunDir)
+		return nil, running(fmt.Sprintf("a trellis serve runs already (%s, in %s); end it with `trellis serve --stop`, or name another --run-dir and --state-dir", who, c.RunDir))
 	}
 	if err := errors.Join(f.Truncate(0), writePid(f)); err != nil {
 		f.Close()
@@ -82,8 +92,8 @@ func end(c Config, sig syscall.Signal) error {
 		return fmt.Errorf("stop trellis serve: %w", err)
 	}
 	defer f.Close()
-	told := 0
-	var process *os.Process // that was told
+	signalled := 0
+	var process *os.Process // that was signalled
 	for deadline := time.Now().Add(stopTimeout); time.Now().Before(deadline); time.Sleep(stopPoll) {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
@@ -93,7 +103,7 @@ func end(c Config, sig syscall.Signal) error {
 			return fmt.Errorf("stop trellis serve: %w", err)
 		}
 		pid := readPid(f)
-		if pid == 0 || pid == told {
+		if pid == 0 || pid == signalled {
 			continue
 		}
 		p, err := os.FindProcess(pid)
@@ -106,10 +116,10 @@ func end(c Config, sig syscall.Signal) error {
 			return fmt.Errorf("stop trellis serve (process %d): %w", pid, err)
 		}
 		if ok {
-			told, process = pid, p
+			signalled, process = pid, p
 		}
 	}
-	return fmt.Errorf("trellis serve (process %d) has not ended within %v; see its log, or kill it: the networks stay as they are", told, stopTimeout)
+	return fmt.Errorf("trellis serve (process %d) has not ended within %v; see its log, or kill it: the networks stay as they are", signalled, stopTimeout)
 }
 
 // ended waits for the process that has given up its lock, if there is one, to

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"trellis/internal/agent"
+	"trellis/internal/agentapi"
 	"trellis/internal/config"
 	"trellis/internal/fleet"
 	"trellis/internal/metrics"
@@ -28,10 +29,10 @@ import (
 
 // Agent is what the service runs beside the API.
 type Agent interface {
-	vnp.Substrate
+	agentapi.Agent
 	// Run converges the machine until ctx ends.
 	Run(ctx context.Context) error
-	// Underlay tells what the uplinks offer now.
+	// Underlay is what the uplinks offer now.
 	Underlay() agent.Underlay
 	// UnderlayChanged has a message after changes of that.
 	UnderlayChanged() <-chan struct{}
@@ -63,10 +64,13 @@ func Run(ctx context.Context, c Config) error {
 
 // run is Run with a complete configuration.
 func (c Config) run(ctx context.Context, parent *readyPipe) (err error) {
+	if err := checkCgroupsVisible(); err != nil {
+		return err
+	}
 	if err := c.mkdirs(); err != nil {
 		return err
 	}
-	lock, err := c.hold()
+	lock, err := c.acquireLock()
 	if err != nil {
 		return err
 	}
@@ -101,21 +105,21 @@ func (c Config) run(ctx context.Context, parent *readyPipe) (err error) {
 
 // service is the assembled process.
 type service struct {
-	config   Config
-	host     string
-	log      *slog.Logger
-	tls      *tls.Config  // nil: this host talks to no other
-	offer    net.Listener // for the other hosts; nil: none
-	store    *store.Store
-	alive    *store.Registration // nil without the role agent
-	said     string              // of the machine's clock, to the others
-	provider *pip.Provider       // nil without the role pip
-	agent    Agent               // nil without the role agent
-	fleet    *fleet.Fleet
-	api      *vnp.Service // nil without the role vnp
+	config        Config
+	host          string
+	log           *slog.Logger
+	tls           *tls.Config  // nil: this host talks to no other
+	agentListener net.Listener // for the other hosts; nil: none
+	store         *store.Store
+	registration  *store.Registration // nil without the role agent
+	clockMessage  string              // of the machine's clock, as published
+	provider      *pip.Provider       // nil without the role pip
+	agent         Agent               // nil without the role agent
+	fleet         *fleet.Fleet
+	api           *vnp.Service // nil without the role vnp
 }
 
-// assemble makes the parts, from what refuses first to what touches most.
+// assemble makes the components, from what refuses first to what touches most.
 // Nothing runs yet but the store.
 func (c Config) assemble(ctx context.Context, log *slog.Logger) (_ *service, err error) {
 	s := &service{config: c, log: log}
@@ -133,7 +137,7 @@ func (c Config) assemble(ctx context.Context, log *slog.Logger) (_ *service, err
 		}
 	}
 	if c.Settings.Listen != "" {
-		if s.offer, err = net.Listen("tcp", c.Settings.Listen); err != nil {
+		if s.agentListener, err = net.Listen("tcp", c.Settings.Listen); err != nil {
 			return nil, fmt.Errorf("the agent cannot listen at %s: %w; name an address of this machine and a free port", c.Settings.Listen, err)
 		}
 	}
@@ -144,10 +148,13 @@ func (c Config) assemble(ctx context.Context, log *slog.Logger) (_ *service, err
 			return nil, err
 		}
 	}
+	if err := c.checkStoreThere(); err != nil {
+		return nil, err
+	}
 	if s.store, err = c.openStore(ctx, log); err != nil {
 		return nil, err
 	}
-	identity, err := c.belong(ctx, s.store)
+	identity, err := c.checkStore(ctx, s.store, log)
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +163,7 @@ func (c Config) assemble(ctx context.Context, log *slog.Logger) (_ *service, err
 			return nil, err
 		}
 	}
-	if err := c.settle(s.host, identity); err != nil {
+	if err := c.rememberIdentity(s.host, identity); err != nil {
 		return nil, err
 	}
 	here := "" // whose agent runs in this process
@@ -166,7 +173,7 @@ func (c Config) assemble(ctx context.Context, log *slog.Logger) (_ *service, err
 			return nil, err
 		}
 	}
-	var local vnp.Substrate
+	var local agentapi.Agent
 	if s.agent != nil {
 		local = s.agent
 	}
@@ -174,12 +181,12 @@ func (c Config) assemble(ctx context.Context, log *slog.Logger) (_ *service, err
 	if !c.Settings.Has(config.PIP) {
 		return s, nil
 	}
-	s.provider, err = pip.New(pip.Options{Store: s.store, Instance: c.Instance, Host: here, Log: log})
+	s.provider, err = pip.New(pip.Options{Store: s.store, Instance: c.Instance, Host: here, KeptIDs: c.keepFile(), Log: log})
 	if err != nil {
 		return nil, err
 	}
 	s.api = vnp.New(vnp.Config{
-		Store: s.store, Provider: s.provider, Substrates: s.fleet.Substrate,
+		Store: s.store, Provider: s.provider, Agents: s.fleet.Agent,
 		Version: c.Version, StateDir: c.StateDir, RunDir: c.RunDir, Host: s.host, Log: log,
 	})
 	return s, nil
@@ -205,7 +212,7 @@ func (s *service) claim(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.alive, err = s.store.Claim(ctx, h)
+	s.registration, err = s.store.Claim(ctx, h)
 	return err
 }
 
@@ -215,6 +222,7 @@ func (s *service) startAgent() (err error) {
 	s.agent, err = c.newAgent(agent.Config{
 		Host: s.host, Instance: c.Instance, RunDir: c.RunDir, StateDir: c.StateDir,
 		Runtime: c.Runtime, Store: s.store, Log: s.log, Uplinks: c.uplinks(),
+		KeepFile: c.keepFile(), Adopt: c.foreign() == adoptForeign, RemoveAll: c.foreign() == purgeForeign,
 	})
 	if err != nil {
 		return fmt.Errorf("start the agent: %w", err)
@@ -231,38 +239,41 @@ func (c Config) uplinks() []agent.Uplink {
 	return all
 }
 
-// part is one of what runs side by side: run until it fails or is told to stop,
+// component is one of what runs side by side: run until it fails or is asked to stop,
 // which end does.
-type part struct {
+type component struct {
 	run func() error
 	end func() error
 }
 
 // listeners makes all that answers requests, whose contexts are children of
-// base: what cannot listen is told before anything runs.
-func (s *service) listeners(base context.Context) ([]part, error) {
-	figures := s.figures()
-	local, err := listen(base, s.config.socket(), s.api, figures, s.log)
+// base: what cannot listen is reported before anything runs.
+func (s *service) listeners(base context.Context) ([]component, error) {
+	handler := s.metricsHandler()
+	local, err := listen(base, s.config.socket(), s.api, handler, s.copyHandler(), s.log)
 	if err != nil {
 		return nil, err
 	}
-	parts := []part{{local.serve, local.shutdown}}
+	components := []component{{local.serve, local.shutdown}}
 	if at := s.config.Settings.Metrics; at != "" {
-		m, err := listenMetrics(base, at, figures, s.log)
+		m, err := listenMetrics(base, at, handler, s.log)
 		if err != nil {
 			return nil, errors.Join(err, local.close())
 		}
-		parts = append(parts, part{m.serve, m.shutdown})
+		components = append(components, component{m.serve, m.shutdown})
 	}
-	if s.offer != nil {
+	if s.agentListener != nil {
 		o, err := fleet.NewServer(fleet.ServerConfig{Agent: s.agent, TLS: s.tls, Base: base, Log: s.log})
 		if err != nil {
-			return nil, errors.Join(err, local.close())
+			for _, c := range components {
+				err = errors.Join(err, c.end())
+			}
+			return nil, err
 		}
-		offer := s.offer
-		s.offer = nil // its server closes it
-		parts = append(parts, part{
-			func() error { return o.Serve(offer) },
+		listener := s.agentListener
+		s.agentListener = nil // its server closes it
+		components = append(components, component{
+			func() error { return o.Serve(listener) },
 			func() error {
 				ctx, cancel := context.WithTimeout(context.Background(), drain)
 				defer cancel()
@@ -270,30 +281,30 @@ func (s *service) listeners(base context.Context) ([]part, error) {
 			},
 		})
 	}
-	return parts, nil
+	return components, nil
 }
 
-// serve runs the parts until ctx ends or one of them fails.
+// serve runs the components until ctx ends or one of them fails.
 func (s *service) serve(ctx context.Context, ready func()) error {
 	requests, end := context.WithCancelCause(context.Background())
 	defer end(nil)
-	parts, err := s.listeners(requests)
+	components, err := s.listeners(requests)
 	if err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	for _, p := range parts {
+	for _, p := range components {
 		g.Go(p.run)
 	}
 	if s.agent != nil {
 		g.Go(func() error { return s.agent.Run(ctx) })
 		g.Go(func() error {
 			// The others may ask for something as soon as they know of the host.
-			if err := s.announce(ctx); err != nil {
+			if err := s.publishHost(ctx); err != nil {
 				return err
 			}
 			ready()
-			return s.keepKnown(ctx)
+			return s.publishChanges(ctx)
 		})
 	} else {
 		ready()
@@ -309,7 +320,7 @@ func (s *service) serve(ctx context.Context, ready func()) error {
 		// Requests end first, then what they need.
 		end(errStopping)
 		errs := []error{s.store.Err()}
-		for _, p := range parts {
+		for _, p := range components {
 			errs = append(errs, p.end())
 		}
 		return errors.Join(errs...)
@@ -321,8 +332,8 @@ func (s *service) serve(ctx context.Context, ready func()) error {
 	return err
 }
 
-// figures answers Prometheus.
-func (s *service) figures() http.Handler {
+// metricsHandler answers Prometheus.
+func (s *service) metricsHandler() http.Handler {
 	c := metrics.Config{Version: s.config.Version, Log: s.log}
 	if a, ok := s.agent.(metrics.Agent); ok {
 		c.Agent = a
@@ -336,8 +347,8 @@ func (s *service) figures() http.Handler {
 // close ends what assemble has made.
 func (s *service) close() error {
 	var errs []error
-	if s.offer != nil {
-		errs = append(errs, s.offer.Close())
+	if s.agentListener != nil {
+		errs = append(errs, s.agentListener.Close())
 	}
 	if s.fleet != nil {
 		s.fleet.Close()
@@ -345,8 +356,8 @@ func (s *service) close() error {
 	if c, ok := s.agent.(io.Closer); ok {
 		errs = append(errs, c.Close())
 	}
-	if s.alive != nil {
-		errs = append(errs, s.alive.Close())
+	if s.registration != nil {
+		errs = append(errs, s.registration.Close())
 	}
 	if s.store != nil {
 		errs = append(errs, s.store.Close())

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -21,10 +23,10 @@ import (
 	trellisv1 "trellis/api/trellis/v1"
 	"trellis/api/trellis/v1/trellisv1connect"
 	"trellis/internal/agent"
+	"trellis/internal/agentapi"
 	"trellis/internal/config"
 	"trellis/internal/plan"
 	"trellis/internal/store"
-	"trellis/internal/vnp"
 )
 
 // brokenEnv makes the service of a test fail at its start, with its value.
@@ -41,6 +43,8 @@ func TestMain(m *testing.M) {
 		f.StringVar(&c.Instance, "instance", "", "")
 		f.StringVar(&c.Runtime, "runtime", "", "")
 		f.StringVar(&c.LogLevel, "log-level", "", "")
+		f.BoolVar(&c.Adopt, "adopt", false, "")
+		f.BoolVar(&c.RemoveAll, "remove-all", false, "")
 		f.DurationVar(&c.StartTimeout, "start-timeout", 0, "")
 		file := f.String("config", "", "")
 		if err := f.Parse(os.Args[2:]); err != nil {
@@ -70,19 +74,22 @@ func TestMain(m *testing.M) {
 
 // yes reports every plan as carried out.
 type yes struct {
-	vnp.Substrate // not called here beyond the methods below
-	config        agent.Config
+	agentapi.Agent // not called here beyond the methods below
+	config         agent.Config
 }
 
 func (y *yes) Underlay() agent.Underlay { return agent.Underlay{} }
 
 func (y *yes) UnderlayChanged() <-chan struct{} { return nil }
 
-func (y *yes) UplinkStats(context.Context) ([]vnp.UplinkStats, error) { return nil, nil }
+func (y *yes) Addresses(context.Context, string, []string) (map[string][]netip.Addr, error) {
+	return nil, nil
+}
+func (y *yes) UplinkStats(context.Context) ([]agentapi.UplinkStats, error) { return nil, nil }
 
 func (y *yes) Prepare(context.Context, *plan.Plan) error { return nil }
 
-func (y *yes) DryRun(context.Context, *plan.Plan) ([]vnp.Step, error) { return nil, nil }
+func (y *yes) DryRun(context.Context, *plan.Plan) ([]agentapi.Step, error) { return nil, nil }
 
 func (y *yes) Run(ctx context.Context) error {
 	for e := range y.config.Store.WatchPlans(ctx, y.config.Host) {
@@ -93,7 +100,7 @@ func (y *yes) Run(ctx context.Context) error {
 		if e.Plan.Empty() {
 			st.Phase = store.PhaseRemoved
 		}
-		if err := y.config.Store.PutStatus(ctx, y.config.Host, e.VNet, st); err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrNotFound) {
+		if err := y.config.Store.PutStatuses(ctx, y.config.Host, map[string]*store.Status{e.VNet: st}); err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrNotFound) {
 			return err
 		}
 	}
@@ -378,6 +385,53 @@ func TestCgroupMount(t *testing.T) {
 		got, ok := cgroupMount(line)
 		if ok != (want != "") || ok && got != want {
 			t.Errorf("%q: %q, %v", line, got, ok)
+		}
+	}
+}
+
+// Of several that find no service, one starts it and the others wait for it.
+func TestSeveralStartsAtOnce(t *testing.T) {
+	c := place(t)
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	count := 0
+	for range 4 {
+		all.Go(func() {
+			started, err := Ensure(c)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if _, err := client(c).List(t.Context(), connect.NewRequest(&trellisv1.ListRequest{})); err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if started {
+				count++
+			}
+		})
+	}
+	all.Wait()
+	if count != 1 {
+		t.Errorf("%d have started a service, want 1", count)
+	}
+	if err := Background(c); !errors.Is(err, ErrRunning) || !strings.Contains(err.Error(), "runs already") {
+		t.Errorf("another start: %v", err)
+	}
+}
+
+func TestHiddenCgroups(t *testing.T) {
+	const (
+		machine = "22 1 0:21 / /sys rw - sysfs sysfs rw\n30 22 0:26 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw\n"
+		hidden  = "22 1 0:21 / / rw - ext4 /dev/vda rw\n40 22 0:30 / /sys rw - sysfs cgx rw\n"
+	)
+	for _, c := range []struct {
+		own, first string
+		want       bool
+	}{{machine, machine, false}, {hidden, machine, true}, {hidden, hidden, false}, {machine, hidden, false}} {
+		if got := hidesCgroups(c.own, c.first); got != c.want {
+			t.Errorf("hidden: %v, want %v, of\n%s", got, c.want, c.own)
 		}
 	}
 }

@@ -13,32 +13,35 @@
 // The package is the only place that knows the layout of the keys:
 //
 //	/trellis/v1/vnet/NAME           VNetRecord: the description and its state
+//	/trellis/v1/summary/NAME        Summary of that record, for lists and admission
 //	/trellis/v1/ids/BASE            name of the VNet that owns the id range (BASE: 8 hex digits)
 //	/trellis/v1/plan/HOST/NAME      plan.Plan for one substrate node; an empty plan asks for removal
 //	/trellis/v1/status/NAME/HOST    Status, as the agent of HOST reports it
 //	/trellis/v1/host/HOST/record    Host, as its agent describes it
 //	/trellis/v1/host/HOST/alive     which agent process lives; leased, so that it goes with the agent
 //	/trellis/v1/host/HOST/gone      when somebody saw the agent vanish
+//	/trellis/v1/chunk/KEY/G-ID/N    part of a large value of KEY, of generation G; see chunks.go
 //	/trellis/v1/keys/next           where the next EGRE key comes from
 //	/trellis/v1/protocol            the Protocol that the store is used in
-//	/trellis/v1/identity            tells this store from any other
+//	/trellis/v1/identity            distinguishes this store from any other
+//	/trellis/v1/epoch               how often the store was restored from a copy
 //	/trellis/v1/full                there while the disk of a store that others use is full
 //
 // Values are JSON, compressed; see encode.
 //
 // # Consistency
 //
-// A description, its id range and its plans are written in one transaction
+// A description, its summary, its id range and its plans are written in one transaction
 // ([Store.Put]), which fails with [ErrConflict] when the record has changed
 // since it was read. [Store.Forget] removes all keys of a VNet the same way.
 // A status is written only as long as there is a plan that it can be about.
 //
 // # Watches
 //
-// [Store.WatchPlans] and [Store.WatchStatus] first tell all there is, then a
+// [Store.WatchPlans] and [Store.WatchStatus] first send all there is, then a
 // Synced event, then every change. Old revisions are compacted away all the
 // time; a watch that falls behind the compaction reads everything anew and
-// tells the difference, so that a reader never notices more than that some
+// sends the difference, so that a reader never notices more than that some
 // intermediate values are missing.
 //
 // # When the store goes away

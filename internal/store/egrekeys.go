@@ -81,7 +81,7 @@ func (s *Store) nextKeys(ctx context.Context, n int) ([]uint32, keyCounter, int6
 	defer cancel()
 	r, err := s.client.Get(bounded, nextKeyKey)
 	if err != nil {
-		return nil, c, 0, s.explain(bounded, "draw EGRE keys", err)
+		return nil, c, 0, s.describeError(bounded, "draw EGRE keys", err)
 	}
 	var revision int64
 	if len(r.Kvs) == 0 {

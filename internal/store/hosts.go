@@ -11,13 +11,14 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"trellis/internal/plan"
+	"trellis/internal/vnet"
 )
 
-// Host is what the agent of a substrate node tells of it. The record stays in
+// Host is what the agent of a substrate node publishes of it. The record stays in
 // the store when the agent ends.
 type Host struct {
 	Name string `json:"name"`
-	// ID tells this state directory and boot of the machine from any other, so
+	// ID distinguishes this state directory and boot of the machine from any other, so
 	// that an agent that was killed can take its own name back at once, and
 	// nobody else can while it lives.
 	ID       string       `json:"id"`
@@ -49,6 +50,9 @@ type HostState struct {
 	Alive bool
 	// Seen is when the agent was last known to be alive, to some seconds.
 	Seen time.Time
+
+	revision int64 // of the record
+	readAt   int64 // revision of the store when all were read
 }
 
 // Silence says for people that the host has vanished, and when: "beta has not
@@ -80,9 +84,9 @@ var ErrNameTaken = errors.New("name of a live host")
 
 // Parts of a host in the store; see keys.go.
 const (
-	partAlive  = "alive"  // session, leased
-	partGone   = "gone"   // time: when it was seen to vanish
-	partRecord = "record" // Host
+	fieldAlive  = "alive"  // session, leased
+	fieldGone   = "gone"   // time: when it was seen to vanish
+	fieldRecord = "record" // Host
 )
 
 // session is the liveness of one agent process.
@@ -90,44 +94,46 @@ type session struct {
 	ID    string    `json:"id"`    // Host.ID
 	Nonce string    `json:"nonce"` // of the registration
 	Since time.Time `json:"since"`
-	// Protocol and Version are those of the process: until it has told what it
+	// Protocol and Version are those of the process: until it has published what it
 	// offers, the record is still that of the one before it.
 	Protocol int    `json:"protocol,omitempty"`
 	Version  string `json:"version,omitempty"`
 }
 
-// speaks tells what a live agent speaks, and its version; 0: not known.
-func (p *hostParts) speaks() (protocol int, version string) {
+// spokenProtocol is the protocol of a live agent, and its version; 0: not known.
+func (p *hostEntry) spokenProtocol() (protocol int, version string) {
 	if p.alive.Protocol == 0 && p.record != nil {
 		return p.record.Protocol, p.record.Version
 	}
 	return p.alive.Protocol, p.alive.Version
 }
 
-// hostParts is what there is of one host in the store.
-type hostParts struct {
+// hostEntry is what there is of one host in the store.
+type hostEntry struct {
 	record    *Host
 	alive     *session
 	gone      time.Time
 	aliveAt   int64 // revision of the liveness
+	recordAt  int64 // revision of the record
+	readAt    int64 // revision of the store when it was read
 	recordErr error
 }
 
-// set takes a part over; a nil value removes it.
-func (p *hostParts) set(part string, value []byte, revision int64) {
-	switch part {
-	case partAlive:
+// set stores a field; a nil value clears it.
+func (p *hostEntry) set(field string, value []byte, revision int64) {
+	switch field {
+	case fieldAlive:
 		p.alive, p.aliveAt = nil, revision
 		if s := (&session{}); value != nil && decode(value, s) == nil {
 			p.alive = s
 		}
-	case partGone:
+	case fieldGone:
 		p.gone = time.Time{}
 		if value != nil {
 			_ = decode(value, &p.gone) // without, it is the record's time
 		}
-	case partRecord:
-		p.record, p.recordErr = nil, nil
+	case fieldRecord:
+		p.record, p.recordErr, p.recordAt = nil, nil, revision
 		if value == nil {
 			return
 		}
@@ -138,13 +144,13 @@ func (p *hostParts) set(part string, value []byte, revision int64) {
 	}
 }
 
-func (p *hostParts) empty() bool { return p.record == nil && p.recordErr == nil }
+func (p *hostEntry) empty() bool { return p.record == nil && p.recordErr == nil }
 
-func (p *hostParts) state() *HostState {
+func (p *hostEntry) state() *HostState {
 	if p.record == nil {
 		return nil
 	}
-	s := &HostState{Host: *p.record, Alive: p.alive != nil, Seen: p.gone}
+	s := &HostState{Host: *p.record, Alive: p.alive != nil, Seen: p.gone, revision: p.recordAt, readAt: p.readAt}
 	switch {
 	case s.Alive:
 		s.Seen = time.Now()
@@ -157,12 +163,12 @@ func (p *hostParts) state() *HostState {
 // Hosts reads all substrate nodes that there ever were and that nobody has
 // forgotten, by name.
 func (s *Store) Hosts(ctx context.Context) (map[string]HostState, error) {
-	parts, err := s.hosts(ctx)
+	entries, err := s.hosts(ctx)
 	if err != nil {
 		return nil, err
 	}
-	hosts := make(map[string]HostState, len(parts))
-	for name, p := range parts {
+	hosts := make(map[string]HostState, len(entries))
+	for name, p := range entries {
 		if p.recordErr != nil {
 			return nil, fmt.Errorf("read host %s: %w", name, p.recordErr)
 		}
@@ -173,26 +179,26 @@ func (s *Store) Hosts(ctx context.Context) (map[string]HostState, error) {
 	return hosts, nil
 }
 
-func (s *Store) hosts(ctx context.Context) (map[string]*hostParts, error) {
+func (s *Store) hosts(ctx context.Context) (map[string]*hostEntry, error) {
 	ctx, cancel := s.call(ctx)
 	defer cancel()
 	r, err := s.client.Get(ctx, hostPrefix, clientv3.WithPrefix())
 	if err != nil {
-		return nil, s.explain(ctx, "list hosts", err)
+		return nil, s.describeError(ctx, "list hosts", err)
 	}
-	s.heard(true)
-	parts := map[string]*hostParts{}
+	s.noteAnswer(true)
+	entries := map[string]*hostEntry{}
 	for _, kv := range r.Kvs {
-		name, part := splitHostKey(string(kv.Key))
-		if parts[name] == nil {
-			parts[name] = &hostParts{}
+		name, field := splitHostKey(string(kv.Key))
+		if entries[name] == nil {
+			entries[name] = &hostEntry{readAt: r.Header.Revision}
 		}
-		parts[name].set(part, kv.Value, kv.ModRevision)
+		entries[name].set(field, kv.Value, kv.ModRevision)
 	}
-	return parts, nil
+	return entries, nil
 }
 
-// WatchHosts tells the substrate nodes: those there are, Synced, then each one
+// WatchHosts sends the substrate nodes: those there are, Synced, then each one
 // again when something about it has changed, above all whether it is alive. The
 // channel is closed when ctx ends or the store does.
 func (s *Store) WatchHosts(ctx context.Context) <-chan HostEvent {
@@ -200,9 +206,9 @@ func (s *Store) WatchHosts(ctx context.Context) <-chan HostEvent {
 	changes := watch(ctx, s, hostPrefix, func(c change) change { return c })
 	go func() {
 		defer close(out)
-		known := map[string]*hostParts{}
+		known := map[string]*hostEntry{}
 		synced := false
-		tell := func(name string) {
+		send := func(name string) {
 			e := HostEvent{Name: name}
 			if p := known[name]; p != nil {
 				e.Host = p.state()
@@ -220,7 +226,7 @@ func (s *Store) WatchHosts(ctx context.Context) <-chan HostEvent {
 			if c.synced {
 				for name := range known {
 					if !known[name].empty() {
-						tell(name)
+						send(name)
 					}
 				}
 				synced = true
@@ -231,16 +237,16 @@ func (s *Store) WatchHosts(ctx context.Context) <-chan HostEvent {
 				}
 				continue
 			}
-			name, part := splitHostKey(c.key)
+			name, field := splitHostKey(c.key)
 			p := known[name]
 			if p == nil {
-				p = &hostParts{}
+				p = &hostEntry{}
 				known[name] = p
 			}
-			was := p.empty()
-			p.set(part, c.value, 0)
-			if synced && !(was && p.empty()) {
-				tell(name)
+			current := p.empty()
+			p.set(field, c.value, 0)
+			if synced && !(current && p.empty()) {
+				send(name)
 			}
 			if p.empty() && p.alive == nil && p.gone.IsZero() {
 				delete(known, name)
@@ -255,11 +261,11 @@ func (s *Store) WatchHosts(ctx context.Context) <-chan HostEvent {
 // removed there does not count: nobody will do it.
 func (s *Store) ForgetHost(ctx context.Context, name string) error {
 	doing := "forget host " + name
-	parts, err := s.hosts(ctx)
+	entries, err := s.hosts(ctx)
 	if err != nil {
 		return err
 	}
-	p := parts[name]
+	p := entries[name]
 	if p == nil {
 		return fmt.Errorf("%s: there is no such host; `trellis substrate ls` lists those there are: %w", doing, ErrNotFound)
 	}
@@ -275,7 +281,7 @@ func (s *Store) ForgetHost(ctx context.Context, name string) error {
 	}
 	_, err = s.commit(ctx, doing, 0,
 		[]clientv3.Cmp{
-			clientv3.Compare(clientv3.CreateRevision(hostKey(name, partAlive)), "=", 0),
+			clientv3.Compare(clientv3.CreateRevision(hostKey(name, fieldAlive)), "=", 0),
 			// Of no plans at all, this is true.
 			clientv3.Compare(clientv3.ModRevision(planKeys(name)), "<", revision+1).WithPrefix(),
 		},
@@ -290,7 +296,7 @@ func (s *Store) plansOf(ctx context.Context, host string) (names []string, revis
 	defer cancel()
 	r, err := s.client.Get(ctx, planKeys(host), clientv3.WithPrefix())
 	if err != nil {
-		return nil, 0, s.explain(ctx, "list the plans of "+host, err)
+		return nil, 0, s.describeError(ctx, "list the plans of "+host, err)
 	}
 	for _, kv := range r.Kvs {
 		p := &plan.Plan{}
@@ -299,4 +305,14 @@ func (s *Store) plansOf(ctx context.Context, host string) (names []string, revis
 		}
 	}
 	return names, r.Header.Revision, nil
+}
+
+// UnknownHost is the error about a substrate node that is not among the known
+// ones; it is an ErrNotFound.
+func UnknownHost(name string, known []string) error {
+	hint := "`trellis substrate ls` lists those there are"
+	if near := vnet.Nearest(name, known); near != "" {
+		hint = fmt.Sprintf("did you mean %q?", near)
+	}
+	return NotFound("there is no substrate node %q; %s", name, hint)
 }

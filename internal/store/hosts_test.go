@@ -36,7 +36,7 @@ func mustRegister(t *testing.T, s *Store, h Host) *Registration {
 // crash ends a registration as a killed process would.
 func (r *Registration) crash() {
 	r.end(errRegistrationClosed)
-	r.beats.Wait()
+	r.heartbeats.Wait()
 }
 
 // eventually waits until the host is in a state that is fine.
@@ -102,7 +102,7 @@ func TestHostComesAndGoes(t *testing.T) {
 	}
 }
 
-func TestClaimedHostIsKnownOnceItTells(t *testing.T) {
+func TestClaimedHostIsKnownOnceItReports(t *testing.T) {
 	s := open(t, t.TempDir())
 	h := host("alpha", "1")
 	r, err := s.Claim(t.Context(), h)
@@ -198,7 +198,7 @@ func TestOtherProtocolIsRefused(t *testing.T) {
 	mustRegister(t, s, host("beta", "1"))
 	speak(t, s, "beta", Protocol+1, "9.0")
 	_, err := s.Register(t.Context(), host("alpha", "2"))
-	wantSentence(t, err, "beta (trellis 9.0, protocol 2)", "same version")
+	wantSentence(t, err, fmt.Sprintf("beta (trellis 9.0, protocol %d)", Protocol+1), "same version")
 	if hosts, err := s.Hosts(t.Context()); err != nil || len(hosts) != 1 {
 		t.Errorf("hosts after the refusal: %+v, %v", hosts, err)
 	}
@@ -209,17 +209,17 @@ func TestOtherProtocolIsRefused(t *testing.T) {
 // speak has a live agent speak a protocol.
 func speak(t *testing.T, s *Store, name string, protocol int, version string) {
 	t.Helper()
-	parts, err := s.hosts(t.Context())
+	entries, err := s.hosts(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	as := *parts[name].alive
+	as := *entries[name].alive
 	as.Protocol, as.Version = protocol, version
 	value, err := encode(as)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.client.Put(t.Context(), hostKey(name, partAlive), string(value)); err != nil {
+	if _, err := s.client.Put(t.Context(), hostKey(name, fieldAlive), string(value)); err != nil {
 		t.Fatal(err)
 	}
 }

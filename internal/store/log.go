@@ -13,11 +13,11 @@ import (
 
 // etcdLogger gives etcd a logger that writes warnings and worse to log, and
 // that, where etcd would end the process (zap's Fatal and Panic), ends only the
-// goroutine, after telling died why. What it says once life has ended is of no
+// goroutine, after calling fail. What it says once life has ended is of no
 // interest: listeners that were closed are errors to it.
-func etcdLogger(life context.Context, log *slog.Logger, died func(error)) *zap.Logger {
+func etcdLogger(life context.Context, log *slog.Logger, fail func(error)) *zap.Logger {
 	core := &slogCore{life: life, log: log}
-	hook := deathHook{died}
+	hook := deathHook{fail}
 	return zap.New(core, zap.WithFatalHook(hook), zap.WithPanicHook(hook))
 }
 
@@ -89,7 +89,7 @@ func (c *slogCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 func (c *slogCore) Sync() error { return nil }
 
 // deathHook replaces os.Exit and panic in etcd.
-type deathHook struct{ died func(error) }
+type deathHook struct{ fail func(error) }
 
 func (h deathHook) OnWrite(ce *zapcore.CheckedEntry, fields []zapcore.Field) {
 	err := fmt.Errorf("etcd: %s", ce.Message)
@@ -98,6 +98,6 @@ func (h deathHook) OnWrite(ce *zapcore.CheckedEntry, fields []zapcore.Field) {
 			err = fmt.Errorf("etcd: %s: %w", ce.Message, cause)
 		}
 	}
-	h.died(err)
+	h.fail(err)
 	runtime.Goexit()
 }

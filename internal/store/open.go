@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -18,12 +19,12 @@ import (
 )
 
 const (
-	formatFile = "trellis-store" // marks the directory as ours
-	markDraft  = "trellis-store.new"
-	format     = "1\n"
-	formatNew  = "1, being made\n" // until the first start is done
-	lockFile   = "lock"
-	memberDir  = "member" // etcd's own
+	formatFile  = "trellis-store" // marks the directory as ours
+	formatDraft = "trellis-store.new"
+	format      = "1\n"
+	formatNew   = "1, being made\n" // until the first start is done
+	lockFile    = "lock"
+	memberDir   = "member" // etcd's own
 
 	// startTimeout bounds the wait for etcd to be ready. A large store on a busy
 	// disk takes a second.
@@ -59,7 +60,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	s := &Store{log: o.Log, compact: make(chan struct{}, 1), now: time.Now}
+	s := &Store{log: o.Log, compact: make(chan struct{}, 1), now: time.Now, restoring: o.restoring}
 	if o.now != nil {
 		s.now = o.now
 	}
@@ -71,8 +72,17 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := open(ctx, o); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	if err := s.claimProtocol(ctx); err != nil {
+	if err := s.checkProtocol(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
+	}
+	upkeep := []func(context.Context) error{s.addSummaries}
+	if !s.remote() {
+		upkeep = append(upkeep, s.sweepChunks)
+	}
+	for _, f := range upkeep {
+		if err := f(ctx); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
 	}
 	return s, nil
 }
@@ -92,20 +102,31 @@ func (s *Store) embed(ctx context.Context, o Options) error {
 	if s.lock, err = claim(dir); err != nil {
 		return err
 	}
-	if err := s.room(roomToStart); err != nil {
+	if err := s.checkSpace(spaceToStart); err != nil {
 		return fmt.Errorf("open store: %w", err)
 	}
 	if err := s.start(ctx, o); err != nil {
 		return err
 	}
-	if err := s.reserve(); err != nil {
+	if err := errors.Join(s.reserve(), s.takeBallast()); err != nil {
 		return fmt.Errorf("open store: %w", err)
 	}
 	s.workers.Go(s.compactor)
 	if o.Listen != "" {
-		s.workers.Go(s.measure)
+		s.workers.Go(s.monitorDisk)
 	}
 	return nil
+}
+
+// Exists reports whether a directory holds a store, whatever its state.
+func Exists(dir string) (bool, error) {
+	_, err := os.Stat(filepath.Join(dir, formatFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	} else if err != nil {
+		return false, fmt.Errorf("look for the store in %s: %w", dir, err)
+	}
+	return true, nil
 }
 
 // claim makes the directory ours alone.
@@ -117,13 +138,13 @@ func claim(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	marked := false
+	hasFormat := false
 	for _, e := range entries {
-		marked = marked || e.Name() == formatFile
+		hasFormat = hasFormat || e.Name() == formatFile
 	}
-	if !marked {
+	if !hasFormat {
 		for _, e := range entries {
-			if e.Name() != lockFile && e.Name() != markDraft {
+			if e.Name() != lockFile && e.Name() != formatDraft {
 				return nil, fmt.Errorf("%s is no store of Trellis: it holds %q; name another state directory", dir, e.Name())
 			}
 		}
@@ -139,19 +160,19 @@ func claim(dir string) (*os.File, error) {
 		}
 		return nil, fmt.Errorf("lock store %s: %w", dir, err)
 	}
-	if err := checkFormat(dir, marked); err != nil {
+	if err := checkDirectoryFormat(dir, hasFormat); err != nil {
 		lock.Close()
 		return nil, err
 	}
 	return lock, nil
 }
 
-// checkFormat reads the directory's mark, or leaves one. What a first start that
+// checkDirectoryFormat reads the directory's mark, or leaves one. What a first start that
 // was cut off has left is removed: nothing was stored yet, and etcd does not
 // recover from a member that was killed before its first log entries.
-func checkFormat(dir string, marked bool) error {
-	if !marked {
-		return mark(dir, formatNew)
+func checkDirectoryFormat(dir string, hasFormat bool) error {
+	if !hasFormat {
+		return writeFormat(dir, formatNew)
 	}
 	have, err := os.ReadFile(filepath.Join(dir, formatFile))
 	if err != nil {
@@ -170,10 +191,10 @@ func checkFormat(dir string, marked bool) error {
 		dir, strings.TrimSpace(string(have)), strings.TrimSpace(format))
 }
 
-// mark writes the directory's mark, as a whole or not at all.
-func mark(dir, text string) error {
+// writeFormat writes the directory's mark, as a whole or not at all.
+func writeFormat(dir, text string) error {
 	path := filepath.Join(dir, formatFile)
-	f, err := os.OpenFile(filepath.Join(dir, markDraft), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(filepath.Join(dir, formatDraft), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return fmt.Errorf("mark the store: %w", err)
 	}
@@ -219,7 +240,7 @@ func (s *Store) start(ctx context.Context, o Options) error {
 	cfg.EnableGRPCGateway = false
 	cfg.WarningApplyDuration = 5 * time.Second
 	cfg.WarningUnaryRequestDuration = 5 * time.Second
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(etcdLogger(s.life, s.log, s.died))
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(etcdLogger(s.life, s.log, s.fail))
 
 	// etcd ends the goroutine that it finds damage in (see etcdLogger): this one,
 	// or one that this one then waits for in vain.
@@ -242,34 +263,34 @@ func (s *Store) start(ctx context.Context, o Options) error {
 	select {
 	case o := <-started:
 		if o.err != nil {
-			return s.cannotOpen(o.err)
+			return s.describeStartError(o.err)
 		}
 		s.server = o.server
 	case <-s.life.Done():
-		return s.cannotOpen(context.Cause(s.life))
+		return s.describeStartError(context.Cause(s.life))
 	case <-ctx.Done():
 		return fmt.Errorf("open store %s: %w", s.dir, context.Cause(ctx))
 	}
 	select {
 	case <-s.server.Server.ReadyNotify():
 	case <-s.life.Done():
-		return s.cannotOpen(context.Cause(s.life))
+		return s.describeStartError(context.Cause(s.life))
 	case <-ctx.Done():
 		return fmt.Errorf("open store %s: %w", s.dir, context.Cause(ctx))
 	}
 	// Its first entries are in the log by now.
-	if err := mark(s.dir, format); err != nil {
+	if err := writeFormat(s.dir, format); err != nil {
 		return err
 	}
 	s.client = v3client.New(s.server.Server)
-	if err := s.reclaim(ctx); err != nil {
+	if err := s.clearAlarms(ctx); err != nil {
 		return fmt.Errorf("open store %s: %w", s.dir, err)
 	}
 	return nil
 }
 
-// cannotOpen says what to do about an error of etcd's at its start.
-func (s *Store) cannotOpen(err error) error {
+// describeStartError says what to do about an error of etcd's at its start.
+func (s *Store) describeStartError(err error) error {
 	if death := (deathError{}); errors.As(err, &death) {
 		err = death.cause
 	}
@@ -282,7 +303,7 @@ func (s *Store) cannotOpen(err error) error {
 	if errors.Is(err, os.ErrPermission) {
 		return fmt.Errorf("open store: %w; run as the user that owns %s", err, s.dir)
 	}
-	return fmt.Errorf("the store in %s is damaged (%w); move the directory away and start again: VNets that still run are found by `trellis down --all`, others are started anew by `trellis up`", s.dir, err)
+	return fmt.Errorf("the store in %s is damaged (%w); what runs goes on: move the directory away and restore a copy by `trellis store restore FILE`, or start with an empty store by `trellis serve --adopt`, which leaves what runs alone, or `trellis serve --remove-all`, which removes it; `trellis up` makes networks anew", s.dir, err)
 }
 
 // deathError is why etcd has ended by itself.
@@ -300,8 +321,8 @@ func (e deathError) Error() string {
 
 func (e deathError) Unwrap() error { return e.cause }
 
-// died ends the store's life because etcd has.
-func (s *Store) died(err error) { s.end(deathError{s.dir, err}) }
+// fail ends the store's life because etcd has.
+func (s *Store) fail(err error) { s.end(deathError{s.dir, err}) }
 
 // Close ends the store. All that was written is on disk.
 func (s *Store) Close() error {

@@ -14,17 +14,22 @@ import (
 
 // Protocol is what the services that share a store must agree on: the keys,
 // what the values mean, and the calls between agents. It grows with every
-// change that an older service would misread.
-const Protocol = 1
+// change that an older service would misread. What was written in earlier protocols
+// is read, and brought up to date when the first service of a later one opens the
+// store; there is no way back but a copy (`trellis store save`).
+//
+//	2  large values in chunks, values compressed by zstd, a summary of each VNet
+//	1  values compressed by deflate
+const Protocol = 2
 
-// claimProtocol fails when the store is used in another protocol than ours.
+// checkProtocol fails when the store is used in another protocol than ours.
 // Nobody but a newer service raises it, and only while no older one lives.
-func (s *Store) claimProtocol(ctx context.Context) error {
+func (s *Store) checkProtocol(ctx context.Context) error {
 	for {
 		bounded, cancel := s.call(ctx)
 		r, err := s.client.Get(bounded, protocolKey)
 		if err != nil {
-			err = s.explain(bounded, "read the store's protocol", err)
+			err = s.describeError(bounded, "read the store's protocol", err)
 		}
 		cancel()
 		if err != nil {
@@ -33,18 +38,23 @@ func (s *Store) claimProtocol(ctx context.Context) error {
 		have, revision := 0, int64(0)
 		if len(r.Kvs) > 0 {
 			revision = r.Kvs[0].ModRevision
+			if string(r.Kvs[0].Value) == restoring && s.restoring {
+				return nil
+			} else if string(r.Kvs[0].Value) == restoring {
+				return fmt.Errorf("%s is being restored, or a restore of it was cut off; `trellis store restore --force FILE` does it again", s.where)
+			}
 			if have, err = strconv.Atoi(string(r.Kvs[0].Value)); err != nil {
 				return fmt.Errorf("%s says %q for its protocol; it is not one of Trellis", s.where, r.Kvs[0].Value)
 			}
 		}
 		if have > Protocol {
-			return fmt.Errorf("%s is used by a newer trellis (protocol %d, this one speaks %d); run the newer version", s.where, have, Protocol)
+			return fmt.Errorf("%s was written by a newer trellis (protocol %d, this one speaks %d); run the newer version, or restore a copy from before the upgrade by `trellis store restore`", s.where, have, Protocol)
 		}
-		parts, err := s.hosts(ctx)
+		entries, err := s.hosts(ctx)
 		if err != nil {
 			return err
 		}
-		if err := agree("", parts); err != nil {
+		if err := checkLiveProtocols("", entries); err != nil {
 			return err
 		}
 		if have == Protocol {
@@ -59,14 +69,14 @@ func (s *Store) claimProtocol(ctx context.Context) error {
 	}
 }
 
-// agree fails unless all live agents but the named one speak our protocol.
-func agree(name string, parts map[string]*hostParts) error {
+// checkLiveProtocols fails unless all live agents but the named one speak our protocol.
+func checkLiveProtocols(name string, entries map[string]*hostEntry) error {
 	var others []string
-	for n, p := range parts {
+	for n, p := range entries {
 		if n == name || p.alive == nil {
 			continue
 		}
-		if protocol, version := p.speaks(); protocol != 0 && protocol != Protocol {
+		if protocol, version := p.spokenProtocol(); protocol != 0 && protocol != Protocol {
 			others = append(others, fmt.Sprintf("%s (trellis %s, protocol %d)", n, version, protocol))
 		}
 	}
@@ -78,14 +88,14 @@ func agree(name string, parts map[string]*hostParts) error {
 		Protocol, strings.Join(others, ", "))
 }
 
-// Identity tells this store from any other, such as an empty one in its place.
+// Identity distinguishes this store from any other, such as an empty one in its place.
 // It is made once and never changes.
 func (s *Store) Identity(ctx context.Context) (string, error) {
 	for {
 		bounded, cancel := s.call(ctx)
 		r, err := s.client.Get(bounded, identityKey)
 		if err != nil {
-			err = s.explain(bounded, "read the store's identity", err)
+			err = s.describeError(bounded, "read the store's identity", err)
 		}
 		cancel()
 		if err != nil {

@@ -18,8 +18,8 @@ const (
 	// hostTTL is after how long without a word an agent counts as vanished. etcd
 	// may stretch it to one and a half of its election timeouts.
 	hostTTL = 3 * time.Second
-	// hostBeat is how often an agent renews its lease.
-	hostBeat = hostTTL / 3
+	// hostHeartbeat is how often an agent renews its lease.
+	hostHeartbeat = hostTTL / 3
 	// nameWait is how long a registration waits for a namesake to be gone: the
 	// lease of one that has died runs out within it.
 	nameWait = hostTTL + 2*time.Second
@@ -31,23 +31,23 @@ const (
 // as long as it is not closed. When the store goes away it waits, and when the
 // store is back it registers anew.
 type Registration struct {
-	s     *Store
-	nonce string
-	life  context.Context // ends with Close, or with the cause in Err
-	end   context.CancelCauseFunc
-	wake  chan struct{}
-	beats sync.WaitGroup
+	s          *Store
+	nonce      string
+	life       context.Context // ends with Close, or with the cause in Err
+	end        context.CancelCauseFunc
+	wake       chan struct{}
+	heartbeats sync.WaitGroup
 	// refused is why it could not be registered anew the last time; beat's own.
 	refused string
 
-	mu      sync.Mutex
-	host    Host
-	bare    bool          // only the name is claimed yet; the record is not written
-	news    chan struct{} // closed, and made anew, when the record was written
-	stored  int           // changes that are in the store
-	changes int           // changes that were made
-	lease   clientv3.LeaseID
-	aliveAt int64 // revision of our liveness
+	mu        sync.Mutex
+	host      Host
+	claimOnly bool          // only the name is claimed yet; the record is not written
+	written   chan struct{} // closed, and made anew, when the record was written
+	stored    int           // changes that are in the store
+	changes   int           // changes that were made
+	lease     clientv3.LeaseID
+	aliveAt   int64 // revision of our liveness
 }
 
 var errRegistrationClosed = errors.New("the registration is closed")
@@ -68,7 +68,7 @@ func (s *Store) Claim(ctx context.Context, h Host) (*Registration, error) {
 	return s.register(ctx, h, true)
 }
 
-func (s *Store) register(ctx context.Context, h Host, bare bool) (*Registration, error) {
+func (s *Store) register(ctx context.Context, h Host, claimOnly bool) (*Registration, error) {
 	if err := vnet.CheckHost(h.Name); err != nil {
 		return nil, err
 	}
@@ -76,14 +76,14 @@ func (s *Store) register(ctx context.Context, h Host, bare bool) (*Registration,
 		return nil, fmt.Errorf("register host %s: it has no id", h.Name)
 	}
 	h.Protocol = Protocol
-	r := &Registration{s: s, nonce: rand.Text(), host: h, bare: bare, wake: make(chan struct{}, 1), news: make(chan struct{})}
+	r := &Registration{s: s, nonce: rand.Text(), host: h, claimOnly: claimOnly, wake: make(chan struct{}, 1), written: make(chan struct{})}
 	r.life, r.end = context.WithCancelCause(context.Background())
-	if err := r.enter(ctx, nameWait); err != nil {
+	if err := r.acquireName(ctx, nameWait); err != nil {
 		r.end(err)
 		return nil, err
 	}
-	r.beats.Go(r.beat)
-	r.beats.Go(r.witness)
+	r.heartbeats.Go(r.heartbeat)
+	r.heartbeats.Go(r.watchPeers)
 	return r, nil
 }
 
@@ -92,7 +92,7 @@ func (s *Store) register(ctx context.Context, h Host, bare bool) (*Registration,
 func (r *Registration) Update(change func(*Host)) {
 	r.mu.Lock()
 	change(&r.host)
-	r.bare = false
+	r.claimOnly = false
 	r.changes++
 	r.mu.Unlock()
 	select {
@@ -105,13 +105,13 @@ func (r *Registration) Update(change func(*Host)) {
 func (r *Registration) Flush(ctx context.Context) error {
 	for {
 		r.mu.Lock()
-		done, news := r.stored == r.changes && !r.bare, r.news
+		done, written := r.stored == r.changes && !r.claimOnly, r.written
 		r.mu.Unlock()
 		if done {
 			return nil
 		}
 		select {
-		case <-news:
+		case <-written:
 		case <-r.life.Done():
 			return context.Cause(r.life)
 		case <-ctx.Done():
@@ -120,11 +120,11 @@ func (r *Registration) Flush(ctx context.Context) error {
 	}
 }
 
-// wrote notes that the record is in the store as of so many changes; under mu.
-func (r *Registration) wrote(changes int) {
+// markWritten notes that the record is in the store as of so many changes; under mu.
+func (r *Registration) markWritten(changes int) {
 	r.stored = changes
-	close(r.news)
-	r.news = make(chan struct{})
+	close(r.written)
+	r.written = make(chan struct{})
 }
 
 // Done is closed when the registration has ended; Err then says why.
@@ -143,58 +143,58 @@ func (r *Registration) Err() error {
 // at once, if the store answers.
 func (r *Registration) Close() error {
 	r.end(errRegistrationClosed)
-	r.beats.Wait()
+	r.heartbeats.Wait()
 	if r.Err() != nil || r.s.life.Err() != nil {
 		return nil // the name is another's, or nothing can be said any more
 	}
-	ctx, cancel := context.WithTimeoutCause(context.Background(), hostBeat, r.s.away())
+	ctx, cancel := context.WithTimeoutCause(context.Background(), hostHeartbeat, r.s.unavailable())
 	defer cancel()
 	name := r.host.Name
 	gone, err := encode(time.Now())
 	if err != nil {
 		return err
 	}
-	_, err = r.s.commit(ctx, "take leave of the store", len(gone),
-		[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(hostKey(name, partAlive)), "=", r.aliveAt)},
+	_, err = r.s.commit(ctx, "end the registration", len(gone),
+		[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(hostKey(name, fieldAlive)), "=", r.aliveAt)},
 		[]clientv3.Op{
-			clientv3.OpDelete(hostKey(name, partAlive)),
-			clientv3.OpPut(hostKey(name, partGone), string(gone)),
+			clientv3.OpDelete(hostKey(name, fieldAlive)),
+			clientv3.OpPut(hostKey(name, fieldGone), string(gone)),
 		})
 	if err == nil {
 		_, err = r.s.client.Revoke(ctx, r.lease)
 	}
-	if err != nil && !errors.Is(err, ErrConflict) && !errors.Is(err, ErrAway) { // else it has left already, or will
+	if err != nil && !errors.Is(err, ErrConflict) && !errors.Is(err, ErrUnavailable) { // else it has left already, or will
 		// The lease runs out by itself within seconds.
 		r.s.log.Warn("the host counts as live for some seconds more", "host", name, "error", err)
 	}
 	return nil
 }
 
-// enter takes the name, waiting so long for a namesake to be gone.
-func (r *Registration) enter(ctx context.Context, patience time.Duration) error {
+// acquireName takes the name, waiting so long for a namesake to be gone.
+func (r *Registration) acquireName(ctx context.Context, timeout time.Duration) error {
 	name := r.host.Name
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(timeout)
 	for {
-		parts, err := r.s.hosts(ctx)
+		entries, err := r.s.hosts(ctx)
 		if err != nil {
 			return fmt.Errorf("register host %s: %w", name, err)
 		}
-		if err := agree(name, parts); err != nil {
+		if err := checkLiveProtocols(name, entries); err != nil {
 			return err
 		}
-		was := parts[name]
-		if was == nil {
-			was = &hostParts{}
+		current := entries[name]
+		if current == nil {
+			current = &hostEntry{}
 		}
-		if was.alive == nil || was.alive.ID == r.host.ID {
-			err := r.take(ctx, was)
+		if current.alive == nil || current.alive.ID == r.host.ID {
+			err := r.writeRegistration(ctx, current)
 			if err == nil || !errors.Is(err, ErrConflict) {
 				return err
 			}
 			continue
 		}
 		if time.Now().After(deadline) {
-			return taken(name, was)
+			return nameTaken(name, current)
 		}
 		select {
 		case <-time.After(namePoll):
@@ -204,8 +204,8 @@ func (r *Registration) enter(ctx context.Context, patience time.Duration) error 
 	}
 }
 
-// taken is the refusal of a name that a live agent has.
-func taken(name string, by *hostParts) error {
+// nameTaken is the refusal of a name that a live agent has.
+func nameTaken(name string, by *hostEntry) error {
 	where := ""
 	if h := by.record; h != nil && h.ID == by.alive.ID && len(h.Addrs) > 0 {
 		where = fmt.Sprintf(" at %v", h.Addrs[0])
@@ -214,11 +214,11 @@ func taken(name string, by *hostParts) error {
 		where, name, by.alive.Since.Format(time.DateTime)), ErrNameTaken}
 }
 
-// take writes the record and the liveness in the place of what was there.
-func (r *Registration) take(ctx context.Context, was *hostParts) error {
+// writeRegistration writes the record and the liveness in the place of what was there.
+func (r *Registration) writeRegistration(ctx context.Context, current *hostEntry) error {
 	r.mu.Lock()
 	r.host.Clock = r.s.now()
-	h, changes, bare := r.host, r.changes, r.bare
+	h, changes, claimOnly := r.host, r.changes, r.claimOnly
 	r.mu.Unlock()
 	doing := "register host " + h.Name
 	record, err := encode(h)
@@ -233,35 +233,35 @@ func (r *Registration) take(ctx context.Context, was *hostParts) error {
 	defer cancel()
 	lease, err := r.s.client.Grant(bounded, int64(hostTTL/time.Second))
 	if err != nil {
-		return r.s.explain(bounded, doing, err)
+		return r.s.describeError(bounded, doing, err)
 	}
-	key := hostKey(h.Name, partAlive)
+	key := hostKey(h.Name, fieldAlive)
 	ops := []clientv3.Op{
 		clientv3.OpPut(key, string(alive), clientv3.WithLease(lease.ID)),
-		clientv3.OpDelete(hostKey(h.Name, partGone)),
+		clientv3.OpDelete(hostKey(h.Name, fieldGone)),
 	}
-	if !bare {
-		ops = append(ops, clientv3.OpPut(hostKey(h.Name, partRecord), string(record)))
+	if !claimOnly {
+		ops = append(ops, clientv3.OpPut(hostKey(h.Name, fieldRecord), string(record)))
 	}
 	revision, err := r.s.commit(ctx, doing, len(record)+len(alive),
-		[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", was.aliveAt)}, ops)
+		[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", current.aliveAt)}, ops)
 	if err != nil {
 		return err // the lease runs out by itself
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lease, r.aliveAt = lease.ID, revision
-	if !bare {
-		r.wrote(changes)
+	if !claimOnly {
+		r.markWritten(changes)
 	}
 	return nil
 }
 
-// beat keeps the lease and writes changes until the registration ends.
-func (r *Registration) beat() {
-	tick := time.NewTicker(hostBeat)
+// heartbeat keeps the lease and writes changes until the registration ends.
+func (r *Registration) heartbeat() {
+	tick := time.NewTicker(hostHeartbeat)
 	defer tick.Stop()
-	beats := r.keep()
+	heartbeats := r.keepAlive()
 	for {
 		select {
 		case <-r.life.Done():
@@ -269,39 +269,39 @@ func (r *Registration) beat() {
 		case <-r.s.life.Done():
 			r.end(context.Cause(r.s.life))
 			return
-		case _, ok := <-beats:
+		case _, ok := <-heartbeats:
 			if !ok {
-				beats = nil // run out, or nobody has answered for so long
+				heartbeats = nil // run out, or nobody has answered for so long
 			}
 			continue
 		case <-tick.C:
-			if beats == nil && r.again() {
-				beats = r.keep()
+			if heartbeats == nil && r.reregister() {
+				heartbeats = r.keepAlive()
 			}
 		case <-r.wake:
 		}
-		if beats == nil {
+		if heartbeats == nil {
 			continue
 		}
-		if err := r.write(); err != nil && r.life.Err() == nil {
+		if err := r.writeRecord(); err != nil && r.life.Err() == nil {
 			r.s.log.Debug("the host's record is not written yet", "error", err)
 		}
 	}
 }
 
-// keep has the lease renewed; the channel is closed when it cannot be any more.
-func (r *Registration) keep() <-chan *clientv3.LeaseKeepAliveResponse {
-	beats, err := r.s.client.KeepAlive(r.life, r.lease)
+// keepAlive has the lease renewed; the channel is closed when it cannot be any more.
+func (r *Registration) keepAlive() <-chan *clientv3.LeaseKeepAliveResponse {
+	heartbeats, err := r.s.client.KeepAlive(r.life, r.lease)
 	if err != nil {
 		return nil // the client is closed
 	}
-	return beats
+	return heartbeats
 }
 
-// again registers anew after the lease has run out: the store was away, or this
+// reregister registers anew after the lease has run out: the store was away, or this
 // process stood still.
-func (r *Registration) again() bool {
-	err := r.enter(r.life, 0)
+func (r *Registration) reregister() bool {
+	err := r.acquireName(r.life, 0)
 	switch {
 	case err == nil:
 		r.refused = ""
@@ -309,7 +309,7 @@ func (r *Registration) again() bool {
 		return true
 	case errors.Is(err, ErrNameTaken):
 		r.end(err)
-	case errors.Is(err, ErrAway) || r.life.Err() != nil: // that is told once for all
+	case errors.Is(err, ErrUnavailable) || r.life.Err() != nil: // that is logged once for all
 	case err.Error() != r.refused:
 		r.refused = err.Error()
 		r.s.log.Warn("the host counts as vanished", "host", r.host.Name, "error", err)
@@ -317,8 +317,8 @@ func (r *Registration) again() bool {
 	return false
 }
 
-// write stores the record if it has changed since it was stored.
-func (r *Registration) write() error {
+// writeRecord stores the record if it has changed since it was stored.
+func (r *Registration) writeRecord() error {
 	r.mu.Lock()
 	if r.stored == r.changes {
 		r.mu.Unlock()
@@ -333,31 +333,31 @@ func (r *Registration) write() error {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
 	_, err = r.s.commit(r.life, doing, len(value),
-		[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(hostKey(h.Name, partAlive)), "=", aliveAt)},
-		[]clientv3.Op{clientv3.OpPut(hostKey(h.Name, partRecord), string(value))})
+		[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(hostKey(h.Name, fieldAlive)), "=", aliveAt)},
+		[]clientv3.Op{clientv3.OpPut(hostKey(h.Name, fieldRecord), string(value))})
 	if err != nil {
 		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.wrote(changes)
+	r.markWritten(changes)
 	return nil
 }
 
-// witness notes when other agents vanish, for Seen, and ends the registration
+// watchPeers notes when other agents vanish, for Seen, and ends the registration
 // when another process has taken its name.
-func (r *Registration) witness() {
+func (r *Registration) watchPeers() {
 	for c := range watch(r.life, r.s, hostPrefix, func(c change) change { return c }) {
 		if c.synced {
 			continue
 		}
-		name, part := splitHostKey(c.key)
-		if part != partAlive {
+		name, field := splitHostKey(c.key)
+		if field != fieldAlive {
 			continue
 		}
 		if c.value == nil {
 			if name != r.host.Name {
-				r.note(name)
+				r.recordGone(name)
 			}
 			continue
 		}
@@ -365,25 +365,25 @@ func (r *Registration) witness() {
 			if s.ID == r.host.ID {
 				r.end(sentence{fmt.Sprintf("another trellis serve has started as host %q on this machine, with this state directory", name), ErrNameTaken})
 			} else {
-				r.end(taken(name, &hostParts{alive: s}))
+				r.end(nameTaken(name, &hostEntry{alive: s}))
 			}
 		}
 	}
 }
 
-// note writes down when a host was seen to vanish, unless somebody has.
-func (r *Registration) note(name string) {
+// recordGone writes down when a host was seen to vanish, unless somebody has.
+func (r *Registration) recordGone(name string) {
 	value, err := encode(time.Now())
 	if err != nil {
 		return
 	}
 	_, err = r.s.commit(r.life, "note that host "+name+" has vanished", len(value),
 		[]clientv3.Cmp{
-			clientv3.Compare(clientv3.CreateRevision(hostKey(name, partAlive)), "=", 0),
-			clientv3.Compare(clientv3.CreateRevision(hostKey(name, partGone)), "=", 0),
-			clientv3.Compare(clientv3.CreateRevision(hostKey(name, partRecord)), ">", 0),
+			clientv3.Compare(clientv3.CreateRevision(hostKey(name, fieldAlive)), "=", 0),
+			clientv3.Compare(clientv3.CreateRevision(hostKey(name, fieldGone)), "=", 0),
+			clientv3.Compare(clientv3.CreateRevision(hostKey(name, fieldRecord)), ">", 0),
 		},
-		[]clientv3.Op{clientv3.OpPut(hostKey(name, partGone), string(value))})
+		[]clientv3.Op{clientv3.OpPut(hostKey(name, fieldGone), string(value))})
 	if err != nil && !errors.Is(err, ErrConflict) && r.life.Err() == nil {
 		r.s.log.Debug("when a host vanished is not noted", "host", name, "error", err)
 	}

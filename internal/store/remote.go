@@ -29,13 +29,13 @@ const (
 	pingTimeout = 3 * time.Second
 	// redialAfter bounds the pause between two attempts to connect.
 	redialAfter = time.Second
-	// openAgain is the pause between two attempts to open the store.
-	openAgain = 500 * time.Millisecond
+	// reopenInterval is the pause between two attempts to open the store.
+	reopenInterval = 500 * time.Millisecond
 )
 
-// ErrAway is returned when a store that is elsewhere does not answer. What was
+// ErrUnavailable is returned when a store that is elsewhere does not answer. What was
 // asked for may have been carried out all the same, where the answer was lost.
-var ErrAway = errors.New("the store does not answer")
+var ErrUnavailable = errors.New("the store does not answer")
 
 // sentence is an error that is of a kind, and does not say the kind again.
 type sentence struct {
@@ -46,14 +46,14 @@ type sentence struct {
 func (e sentence) Error() string        { return e.text }
 func (e sentence) Is(target error) bool { return target == e.kind }
 
-// away is the ErrAway of this store.
-func (s *Store) away() error {
-	return sentence{s.where + " does not answer; what runs goes on, changes are refused until it is back", ErrAway}
+// unavailable is the ErrAway of this store.
+func (s *Store) unavailable() error {
+	return sentence{s.where + " does not answer; what runs goes on, changes are refused until it is back", ErrUnavailable}
 }
 
-// heard notes whether the store has answered, and tells when that changes.
-func (s *Store) heard(answered bool) {
-	if s.asker == nil || !s.opened.Load() || s.silent.Swap(!answered) == !answered {
+// noteAnswer notes whether the store has answered, and logs when that changes.
+func (s *Store) noteAnswer(answered bool) {
+	if s.prober == nil || !s.answered.Load() || s.unanswered.Swap(!answered) == !answered {
 		return
 	}
 	if answered {
@@ -82,7 +82,7 @@ func (s *Store) connect(ctx context.Context, o Options) error {
 		Endpoints:            o.Endpoints,
 		TLS:                  config,
 		Context:              s.life,
-		Logger:               etcdLogger(s.life, s.log, s.died),
+		Logger:               etcdLogger(s.life, s.log, s.fail),
 		DialTimeout:          callTimeout,
 		DialKeepAliveTime:    pingAfter,
 		DialKeepAliveTimeout: pingTimeout,
@@ -97,8 +97,8 @@ func (s *Store) connect(ctx context.Context, o Options) error {
 	if err != nil {
 		return fmt.Errorf("open %s: %w", s.where, err)
 	}
-	s.asker = newAsker(o.Endpoints, config, s.now)
-	return s.await(ctx)
+	s.prober = newProber(o.Endpoints, config, s.now)
+	return s.waitForAnswer(ctx)
 }
 
 // checkEndpoint refuses what is no URL of an etcd over TLS.
@@ -113,40 +113,40 @@ func checkEndpoint(e string) error {
 	return nil
 }
 
-// await returns when the store answers. Until ctx ends it is asked again, unless
+// waitForAnswer returns when the store answers. Until ctx ends it is asked again, unless
 // it answers that it will have nothing to do with this host.
-func (s *Store) await(ctx context.Context) error {
-	for told := false; ; told = true {
+func (s *Store) waitForAnswer(ctx context.Context) error {
+	for reported := false; ; reported = true {
 		// etcd's client does not tell why a connection fails.
-		if refusal := s.asker.refusal(ctx); refusal != nil {
+		if refusal := s.prober.rejection(ctx); refusal != nil {
 			return refusal
 		}
-		if why := s.asker.silence(); why != "" && !told {
+		if why := s.prober.lastFailure(); why != "" && !reported {
 			s.log.Warn(s.where+" does not answer yet; trying on", "error", why)
 		}
 		_, err := s.Revision(ctx)
 		if err == nil {
-			s.opened.Store(true)
-			return s.compareClocks(ctx)
+			s.answered.Store(true)
+			return s.checkClock(ctx)
 		}
-		if ctx.Err() == nil && !errors.Is(err, ErrAway) {
+		if ctx.Err() == nil && !errors.Is(err, ErrUnavailable) {
 			return fmt.Errorf("open %s: %w", s.where, err)
 		}
 		select {
-		case <-time.After(openAgain):
+		case <-time.After(reopenInterval):
 		case <-ctx.Done():
-			why := s.asker.silence()
+			why := s.prober.lastFailure()
 			if why == "" {
 				why = "its cluster has no leader"
 			}
-			return sentence{fmt.Sprintf("%s does not answer (%s); start it, or name another in the configuration: what runs on this machine goes on", s.where, why), ErrAway}
+			return sentence{fmt.Sprintf("%s does not answer (%s); start it, or name another in the configuration: what runs on this machine goes on", s.where, why), ErrUnavailable}
 		}
 	}
 }
 
-// isAway tells whether an error of etcd's means that nobody was there to answer.
-func isAway(err error) bool {
-	if errors.Is(err, ErrAway) || errors.Is(err, context.DeadlineExceeded) {
+// isUnavailable tells whether an error of etcd's means that nobody was there to answer.
+func isUnavailable(err error) bool {
+	if errors.Is(err, ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
 		return true
 	}
 	var etcd rpctypes.EtcdError
@@ -155,6 +155,19 @@ func isAway(err error) bool {
 	}
 	code := status.Code(err)
 	return code == codes.Unavailable || code == codes.DeadlineExceeded
+}
+
+// IsTransient tells whether what failed may succeed when it is done again, with nothing
+// else changed than what the store or its disk are at: it does not answer, is full,
+// busy, without a leader, or somebody else was first.
+func IsTransient(err error) bool {
+	switch {
+	case err == nil || errors.Is(err, context.Canceled) || errors.Is(err, ErrNotFound):
+		return false
+	case errors.Is(err, ErrConflict) || errors.Is(err, ErrNoSpace) || isNoSpace(err) || isUnavailable(err):
+		return true
+	}
+	return errors.Is(err, rpctypes.ErrTooManyRequests) || errors.Is(err, rpctypes.ErrGRPCRequestTooManyRequests)
 }
 
 // isTooLarge tells whether etcd refuses a request for its size, or a server of

@@ -19,12 +19,17 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"trellis/internal/pki"
 	"trellis/internal/plan"
@@ -143,8 +148,8 @@ func TestFullDiskElsewhereRefusesWritesAndAllowsRemoval(t *testing.T) {
 	rec, plans := record("a", 5, 1, 0)
 	mustPut(t, far, rec, plans)
 	filler := fill(t, disk, 2<<20)
-	if !near.tellFull(true) {
-		t.Fatal("the store does not tell")
+	if !near.publishFull(true) {
+		t.Fatal("the store does not report it")
 	}
 	b, bPlans := record("b", 5, 1, 0)
 	err := far.Put(t.Context(), b, bPlans)
@@ -157,8 +162,8 @@ func TestFullDiskElsewhereRefusesWritesAndAllowsRemoval(t *testing.T) {
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
 	}
-	if !near.tellFull(false) {
-		t.Fatal("the store does not tell")
+	if !near.publishFull(false) {
+		t.Fatal("the store does not report it")
 	}
 	mustPut(t, far, b, bPlans)
 	if near.Err() != nil {
@@ -169,8 +174,8 @@ func TestFullDiskElsewhereRefusesWritesAndAllowsRemoval(t *testing.T) {
 // A store that was closed while its disk was full does not say so for ever.
 func TestFullDiskIsForgottenOnceThereIsRoom(t *testing.T) {
 	near, far, reopen := two(t)
-	if !near.tellFull(true) {
-		t.Fatal("the store does not tell")
+	if !near.publishFull(true) {
+		t.Fatal("the store does not report it")
 	}
 	if err := near.Close(); err != nil {
 		t.Fatal(err)
@@ -178,7 +183,7 @@ func TestFullDiskIsForgottenOnceThereIsRoom(t *testing.T) {
 	reopen()
 	var err error
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		if err = far.roomElsewhere(t.Context()); err == nil {
+		if err = far.checkRemoteSpace(t.Context()); err == nil {
 			return
 		}
 	}
@@ -245,8 +250,8 @@ func TestExpiredServerIsNamed(t *testing.T) {
 	}()
 	pool := x509.NewCertPool()
 	pool.AddCert(self)
-	a := newAsker([]string{"https://" + l.Addr().String()}, &tls.Config{RootCAs: pool}, time.Now)
-	wantSentence(t, a.refusal(t.Context()), "is not good now", "is after", "renew it there")
+	a := newProber([]string{"https://" + l.Addr().String()}, &tls.Config{RootCAs: pool}, time.Now)
+	wantSentence(t, a.rejection(t.Context()), "is not good now", "is after", "renew it there")
 }
 
 func TestStoreThatGoesAwayComesBack(t *testing.T) {
@@ -275,7 +280,7 @@ func TestStoreThatGoesAwayComesBack(t *testing.T) {
 	for name, call := range map[string]func() error{"read": read, "write": write} {
 		begin := time.Now()
 		err := call()
-		if !errors.Is(err, ErrAway) {
+		if !errors.Is(err, ErrUnavailable) {
 			t.Errorf("%s of a store that is away: %v", name, err)
 		}
 		wantSentence(t, err, "the store at https://127.0.0.1:", "does not answer", "what runs goes on", "changes are refused until it is back")
@@ -358,9 +363,9 @@ func anonymous(t *testing.T, at, ca string) error {
 	if !pool.AppendCertsFromPEM(text) {
 		t.Fatal("no authority")
 	}
-	a := newAsker([]string{"https://" + at}, &tls.Config{RootCAs: pool}, time.Now)
-	_, _, err = a.ask(t.Context(), a.endpoints[0])
-	if err != nil && !strings.Contains(fmt.Sprint(judgeTLS(a.endpoints[0], err)), "refuses this host's certificate") {
+	a := newProber([]string{"https://" + at}, &tls.Config{RootCAs: pool}, time.Now)
+	_, _, err = a.probe(t.Context(), a.endpoints[0])
+	if err != nil && !strings.Contains(fmt.Sprint(explainTLS(a.endpoints[0], err)), "refuses this host's certificate") {
 		t.Errorf("refused by %v", err)
 	}
 	return err
@@ -375,25 +380,25 @@ func TestStoreThatIsNotThereIsWaitedFor(t *testing.T) {
 	defer cancel()
 	begin := time.Now()
 	_, err := Open(ctx, beta)
-	if !errors.Is(err, ErrAway) {
+	if !errors.Is(err, ErrUnavailable) {
 		t.Errorf("open of a store that is not there: %v", err)
 	}
 	wantSentence(t, err, at, "does not answer", "connection refused", "goes on")
 	if d := time.Since(begin); d > 5*time.Second {
 		t.Errorf("gave up only after %v", d)
 	}
-	opened := make(chan *Store)
+	answered := make(chan *Store)
 	go func() {
-		defer close(opened)
+		defer close(answered)
 		if s, err := Open(t.Context(), beta); err != nil {
 			t.Error(err)
 		} else {
-			opened <- s
+			answered <- s
 		}
 	}()
 	time.Sleep(time.Second)
 	mustOpen(t, Options{Dir: t.TempDir(), Listen: at, TLS: certificate("alpha")})
-	if s, ok := <-opened; ok {
+	if s, ok := <-answered; ok {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
@@ -428,7 +433,7 @@ func TestNewerStoreIsRefused(t *testing.T) {
 	if _, err := near.client.Put(t.Context(), protocolKey, fmt.Sprint(Protocol+1)); err != nil {
 		t.Fatal(err)
 	}
-	wantSentence(t, near.claimProtocol(t.Context()), "newer trellis", "run the newer version")
+	wantSentence(t, near.checkProtocol(t.Context()), "newer trellis", "run the newer version")
 }
 
 // cluster runs an external etcd of three members with etcd's own limits.
@@ -492,25 +497,51 @@ func TestExternalCluster(t *testing.T) {
 	wantPlans(t, watch, "synced")
 	r := mustRegister(t, s, host("alpha", "1"))
 
-	// What does not fit names etcd's flags, and nothing of it is stored.
+	// etcd's own limits bound neither a plan's size nor the number of hosts.
 	rec, plans := record("large", 1, 1, 65536)
-	plans["h"].Hosts = noise(2 << 20)
-	wantSentence(t, s.Put(t.Context(), rec, plans), "--max-request-bytes", "--max-txn-ops", "split the network")
-	rec, plans = record("wide", 1, 1, 65536)
-	for i := range 200 {
-		plans[fmt.Sprintf("h%d", i)] = &plan.Plan{VNet: "wide"}
+	plans["h"].Hosts = noise(9 << 20)
+	for i := range 400 {
+		name := fmt.Sprintf("h%d", i)
+		plans[name] = &plan.Plan{VNet: "large", Generation: 1, Hosts: noise(i << 6)}
 	}
-	wantSentence(t, s.Put(t.Context(), rec, plans), "--max-txn-ops")
-	if records, err := s.VNets(t.Context()); err != nil || len(records) != 0 {
-		t.Errorf("records after refusals: %d, %v", len(records), err)
+	mustPut(t, s, rec, plans)
+	if e := next(t, watch); e.VNet != "large" || e.Err != nil || len(e.Plan.Hosts) != 9<<20 {
+		t.Errorf("event of a large plan: %v, %v", e.VNet, e.Err)
+	}
+	for _, host := range []string{"h", "h7", "h399"} {
+		if p, err := other.Plan(t.Context(), host, "large"); err != nil || !bytes.Equal(p.Hosts, plans[host].Hosts) {
+			t.Errorf("plan of %s: %v", host, err)
+		}
+	}
+	again := *rec
+	again.Generation = 2
+	next2 := map[string]*plan.Plan{"h": {VNet: "large", Generation: 2, Hosts: noise(5 << 20)}}
+	mustPut(t, other, &again, next2)
+	wantPlans(t, watch, "large 2")
+	lost := *rec // as it was read before
+	lost.Generation = 3
+	if err := s.Put(t.Context(), &lost, plans); !errors.Is(err, ErrConflict) {
+		t.Errorf("put of what has changed: %v", err)
+	}
+	for _, key := range chunkKeys(t, s) {
+		if of := chunksOf(planKey("h", "large")); strings.HasPrefix(key, of) && !strings.HasPrefix(key, of+chunkGeneration(2)) {
+			t.Errorf("a chunk of the first generation stays: %s", key)
+		}
+	}
+	if err := s.Forget(t.Context(), &again); err != nil {
+		t.Fatal(err)
+	}
+	wantPlans(t, watch, "large gone")
+	if left := chunkKeys(t, s); len(left) != 0 {
+		t.Errorf("%d chunks after forgetting, %s the first", len(left), left[0])
 	}
 
 	// One member of three may go.
 	kill(0)
-	rec, plans = record("a", 1, 1, 65536)
+	rec, plans = record("a", 1, 1, 131072)
 	var err error
 	for deadline := time.Now().Add(15 * time.Second); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
-		if err = s.Put(t.Context(), rec, plans); err == nil || !errors.Is(err, ErrAway) && !errors.Is(err, ErrConflict) {
+		if err = s.Put(t.Context(), rec, plans); err == nil || !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrConflict) {
 			break
 		}
 	}
@@ -528,11 +559,42 @@ func TestExternalCluster(t *testing.T) {
 	begin := time.Now()
 	b, bPlans := record("b", 1, 1, 65536*2)
 	err = s.Put(t.Context(), b, bPlans)
-	if !errors.Is(err, ErrAway) {
+	if !errors.Is(err, ErrUnavailable) {
 		t.Errorf("put to a cluster without a majority: %v", err)
 	}
 	wantSentence(t, err, "does not answer", "changes are refused")
 	if d := time.Since(begin); d > callTimeout+time.Second {
 		t.Errorf("refused only after %v", d)
+	}
+}
+
+// chunkKeys lists the keys of all chunks.
+func chunkKeys(t *testing.T, s *Store) (keys []string) {
+	t.Helper()
+	r, err := s.client.Get(t.Context(), chunkPrefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kv := range r.Kvs {
+		keys = append(keys, string(kv.Key))
+	}
+	return keys
+}
+
+func TestIsTransient(t *testing.T) {
+	for err, want := range map[error]bool{
+		nil: false, ErrUnavailable: true, ErrNoSpace: true, ErrConflict: true, ErrNotFound: false,
+		context.Canceled: false, context.DeadlineExceeded: true, syscall.ENOSPC: true, syscall.EACCES: false,
+		rpctypes.ErrTimeout: true, rpctypes.ErrNoLeader: true, rpctypes.ErrLeaderChanged: true, rpctypes.ErrGRPCNoSpace: true,
+		rpctypes.ErrTooManyRequests: true, rpctypes.ErrPermissionDenied: false, rpctypes.ErrTooManyOps: false,
+		status.Error(codes.Unavailable, "transport is closing"): true, errors.New("the value is damaged"): false,
+		NotFound("there is no VNet x"): false,
+	} {
+		if err != nil {
+			err = fmt.Errorf("forget VNet x: %w", err)
+		}
+		if IsTransient(err) != want {
+			t.Errorf("%v: transient %v", err, !want)
+		}
 	}
 }

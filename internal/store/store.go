@@ -33,31 +33,34 @@ type Options struct {
 	// Log receives what etcd says, from warnings up. Nil: [slog.Default].
 	Log *slog.Logger
 
-	now func() time.Time // the machine's clock; nil: time.Now
+	now       func() time.Time // the machine's clock; nil: time.Now
+	restoring bool             // one that a restore was cut off of will do
 }
 
 // Store is an open store. Its methods may be called side by side.
 type Store struct {
-	dir    string // empty: the store of others
-	where  string // for messages: "the store in DIR", "the store at URL"
-	log    *slog.Logger
-	now    func() time.Time
-	asker  *asker // nil: the store is in this process
-	lock   *os.File
-	server *embed.Etcd
-	client *clientv3.Client
+	dir   string // empty: the store of others
+	where string // for messages: "the store in DIR", "the store at URL"
+	log   *slog.Logger
+	// restoring lets a store be opened that a restore was cut off of.
+	restoring bool
+	now       func() time.Time
+	prober    *prober // nil: the store is in this process
+	lock      *os.File
+	server    *embed.Etcd
+	client    *clientv3.Client
 
 	// life ends when the store is closed or etcd has died, with the reason as
 	// its cause.
 	life context.Context
 	end  context.CancelCauseFunc
 
-	opened  atomic.Bool  // a store elsewhere has answered once
-	silent  atomic.Bool  // its last call had no answer
-	written atomic.Int64 // bytes since the last compaction
-	compact chan struct{}
-	workers sync.WaitGroup
-	closing sync.Once
+	answered   atomic.Bool  // a store elsewhere has answered once
+	unanswered atomic.Bool  // its last call had no answer
+	written    atomic.Int64 // bytes since the last compaction
+	compact    chan struct{}
+	workers    sync.WaitGroup
+	closing    sync.Once
 }
 
 var errClosed = errors.New("the store is closed")
@@ -86,8 +89,8 @@ func (s *Store) callFor(ctx context.Context, size int) (context.Context, context
 	if !s.remote() {
 		return ctx, release
 	}
-	patience := callTimeout + time.Duration(size)*time.Second/bytesPerSecond
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, s.away())
+	timeout := callTimeout + time.Duration(size)*time.Second/bytesPerSecond
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, s.unavailable())
 	return ctx, func() { cancel(); release() }
 }
 
@@ -98,15 +101,15 @@ func (s *Store) bind(ctx context.Context) (context.Context, context.CancelFunc) 
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// explain turns an error of etcd's into one that says what to do. The context
+// describeError turns an error of etcd's into one that says what to do. The context
 // is that of the call.
-func (s *Store) explain(ctx context.Context, doing string, err error) error {
+func (s *Store) describeError(ctx context.Context, doing string, err error) error {
 	if cause := context.Cause(s.life); cause != nil {
 		return fmt.Errorf("%s: %w", doing, cause)
 	}
 	if cause := context.Cause(ctx); cause != nil {
-		if errors.Is(cause, ErrAway) {
-			s.heard(false)
+		if errors.Is(cause, ErrUnavailable) {
+			s.noteAnswer(false)
 		}
 		return fmt.Errorf("%s: %w", doing, cause)
 	}
@@ -115,9 +118,9 @@ func (s *Store) explain(ctx context.Context, doing string, err error) error {
 		return fmt.Errorf("%s: %s is full: remove VNets with `trellis down`, then try again: %w", doing, s.where, ErrNoSpace)
 	case s.remote() && isTooLarge(err):
 		return fmt.Errorf("%s: it does not fit into one request to %s; start that etcd with a larger --max-request-bytes and --max-txn-ops, or split the network: %w", doing, s.where, err)
-	case s.remote() && isAway(err):
-		s.heard(false)
-		return fmt.Errorf("%s: %w", doing, s.away())
+	case s.remote() && isUnavailable(err):
+		s.noteAnswer(false)
+		return fmt.Errorf("%s: %w", doing, s.unavailable())
 	}
 	return fmt.Errorf("%s: %w", doing, err)
 }

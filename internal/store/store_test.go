@@ -2,6 +2,9 @@ package store
 
 import (
 	"bufio"
+	"bytes"
+	"compress/flate"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -154,7 +157,7 @@ func TestForgetLeavesNothing(t *testing.T) {
 	for _, kv := range r.Kvs {
 		keys = append(keys, string(kv.Key))
 	}
-	want := []string{idsKey(65536 * 2), planKey("h", "ab"), protocolKey, statusKey("ab", "h"), vnetKey("ab")}
+	want := []string{idsKey(65536 * 2), planKey("h", "ab"), protocolKey, statusKey("ab", "h"), summaryKey("ab"), vnetKey("ab")}
 	if !reflect.DeepEqual(keys, want) {
 		t.Errorf("keys after forgetting: %q, want %q", keys, want)
 	}
@@ -238,13 +241,13 @@ func TestKillLosesNothingAcknowledged(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	var wrote []string
+	var countWritten []string
 	for i := range 6 {
 		after := 400 * time.Millisecond
 		if i%2 == 0 { // amid the start, too
 			after = time.Duration(20+30*i) * time.Millisecond
 		}
-		wrote = append(wrote, killWriter(t, dir, after)...)
+		countWritten = append(countWritten, killWriter(t, dir, after)...)
 	}
 	s := open(t, dir)
 	records, err := s.VNets(t.Context())
@@ -255,15 +258,15 @@ func TestKillLosesNothingAcknowledged(t *testing.T) {
 	for _, r := range records {
 		have[r.Name()] = true
 	}
-	for _, name := range wrote {
+	for _, name := range countWritten {
 		if !have[name] {
 			t.Errorf("%s was acknowledged and is lost", name)
 		}
 	}
-	if len(wrote) == 0 || len(records) > len(wrote)+6 {
-		t.Errorf("%d records after %d acknowledged writes", len(records), len(wrote))
+	if len(countWritten) == 0 || len(records) > len(countWritten)+6 {
+		t.Errorf("%d records after %d acknowledged writes", len(records), len(countWritten))
 	}
-	t.Logf("%d writes by 6 killed processes", len(wrote))
+	t.Logf("%d writes by 6 killed processes", len(countWritten))
 }
 
 func TestKillAmidFirstStart(t *testing.T) {
@@ -276,7 +279,7 @@ func TestKillAmidFirstStart(t *testing.T) {
 
 // killWriter has another process write to the store, kills it, and tells what
 // was written.
-func killWriter(t *testing.T, dir string, after time.Duration) (wrote []string) {
+func killWriter(t *testing.T, dir string, after time.Duration) (countWritten []string) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestKillLosesNothingAcknowledged$")
 	cmd.Env = append(os.Environ(), "TRELLIS_TEST_WRITER="+dir)
@@ -291,7 +294,7 @@ func killWriter(t *testing.T, dir string, after time.Duration) (wrote []string) 
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
 		if name, ok := strings.CutPrefix(lines.Text(), "wrote "); ok {
-			wrote = append(wrote, name)
+			countWritten = append(countWritten, name)
 		} else if strings.HasPrefix(lines.Text(), "error") {
 			t.Error(lines.Text())
 		}
@@ -299,7 +302,7 @@ func killWriter(t *testing.T, dir string, after time.Duration) (wrote []string) 
 	if err := cmd.Wait(); err == nil {
 		t.Error("the writer was not killed")
 	}
-	return wrote
+	return countWritten
 }
 
 func TestNoPortIsOpened(t *testing.T) {
@@ -385,5 +388,120 @@ func BenchmarkStart(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// What is not stored in the end leaves chunks that the next start removes, and none
+// that are in use.
+func TestChunksOfNothingAreRemoved(t *testing.T) {
+	dir := t.TempDir()
+	s := mustOpen(t, Options{Dir: dir})
+	rec, plans := record("a", 3, 1, 65536)
+	plans["h"].Hosts = noise(3 << 20)
+	mustPut(t, s, rec, plans)
+	used := chunkKeys(t, s)
+	for _, key := range []string{planKey("h", "a"), planKey("h", "b"), vnetKey("a")} {
+		written, err := s.spill(t.Context(), "test", []entry{{key, noise(2 << 20)}}, 1)
+		if err != nil || len(written) != 1 {
+			t.Fatalf("%d written, %v", len(written), err)
+		}
+	}
+	if n := len(chunkKeys(t, s)); n <= len(used) {
+		t.Fatalf("%d chunks", n)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = mustOpen(t, Options{Dir: dir})
+	if left := chunkKeys(t, s); !slices.Equal(left, used) {
+		t.Errorf("chunks after a start: %q, want %q", left, used)
+	}
+	if p, err := s.Plan(t.Context(), "h", "a"); err != nil || len(p.Hosts) != 3<<20 {
+		t.Errorf("the plan in use: %v", err)
+	}
+}
+
+// A store of protocol 1 is read and brought up to date, and one of a later protocol
+// refused.
+func TestStoresOfOtherProtocols(t *testing.T) {
+	dir := t.TempDir()
+	s := mustOpen(t, Options{Dir: dir})
+	rec, plans := record("old", 300, 1, 65536)
+	mustPut(t, s, rec, plans)
+	for key, v := range map[string]any{vnetKey("old"): rec, planKey("h", "old"): plans["h"]} {
+		if _, err := s.client.Put(t.Context(), key, string(deflated(t, v))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.client.Delete(t.Context(), summaryKey("old")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.client.Put(t.Context(), protocolKey, "1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = mustOpen(t, Options{Dir: dir})
+	all, err := s.Summaries(t.Context())
+	if err != nil || len(all) != 1 || all[0].Name != "old" || all[0].Nodes != 300 || all[0].State != Present {
+		t.Errorf("summaries %+v, %v", all, err)
+	}
+	if p, err := s.Plan(t.Context(), "h", "old"); err != nil || len(p.Nodes) != 300 {
+		t.Errorf("plan of protocol 1: %v", err)
+	}
+	if got, err := s.client.Get(t.Context(), protocolKey); err != nil || string(got.Kvs[0].Value) != fmt.Sprint(Protocol) {
+		t.Errorf("protocol after the upgrade: %v, %v", got, err)
+	}
+	if _, err := s.client.Put(t.Context(), protocolKey, fmt.Sprint(Protocol+1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Open(t.Context(), Options{Dir: dir, Log: quietly})
+	wantSentence(t, err, "was written by a newer trellis", "run the newer version")
+}
+
+// deflated encodes a value as protocol 1 did.
+func deflated(t *testing.T, v any) []byte {
+	t.Helper()
+	plain, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	b.WriteByte(deflateJSON)
+	w, err := flate.NewWriter(&b, flate.BestSpeed)
+	if err == nil {
+		_, err = w.Write(plain)
+	}
+	if err := errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// A plan is not stored that was made of hosts as they are no more.
+func TestPutNeedsHostsAsTheyWereRead(t *testing.T) {
+	s := open(t, t.TempDir())
+	r := mustRegister(t, s, host("alpha", "1"))
+	hosts, err := s.Hosts(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec, plans := record("a", 1, 1, 65536)
+	r.Update(func(h *Host) { h.MTU = 1400 })
+	if err := r.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Put(t.Context(), rec, plans, hosts["alpha"]); !errors.Is(err, ErrConflict) {
+		t.Errorf("put by a host that has changed: %v", err)
+	}
+	if hosts, err = s.Hosts(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Put(t.Context(), rec, plans, hosts["alpha"]); err != nil {
+		t.Error(err)
 	}
 }

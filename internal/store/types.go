@@ -2,13 +2,14 @@ package store
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"trellis/internal/plan"
 	"trellis/internal/vnet"
 )
 
-// Errors that callers tell apart.
+// Errors that callers distinguish.
 var (
 	// ErrNotFound is returned for a VNet or plan that the store does not have.
 	ErrNotFound = errors.New("not in the store")
@@ -19,11 +20,16 @@ var (
 	ErrNoSpace = errors.New("no space left for the store")
 )
 
-// unknown is an error about a VNet that is not there; it is an ErrNotFound.
-type unknown string
+// NotFound makes an error about something that is not there. It reads as the
+// sentence that is given, and is an ErrNotFound.
+func NotFound(format string, args ...any) error {
+	return notFound(fmt.Sprintf(format, args...))
+}
 
-func (u unknown) Error() string   { return string(u) }
-func (u unknown) Is(e error) bool { return e == ErrNotFound }
+type notFound string
+
+func (e notFound) Error() string        { return string(e) }
+func (e notFound) Is(target error) bool { return target == ErrNotFound }
 
 // State is what is wanted of a VNet.
 type State string
@@ -48,7 +54,7 @@ type VNetRecord struct {
 	// Generation grows by one with every change; that of a new record is larger
 	// than those of all records of the same name before it.
 	Generation int64 `json:"generation"`
-	// Hosts are the substrate nodes that hold, or may still hold, a part.
+	// Hosts are the substrate nodes that hold, or may still hold, some of it.
 	Hosts []string `json:"hosts"`
 	// Placement is the substrate node of each virtual node, by name; also of nodes
 	// that are not in Spec any more, while their substrate node has vanished.
@@ -77,6 +83,9 @@ type PlanEvent struct {
 	Err error
 	// Synced marks the end of what was there when the watch began; VNet is empty.
 	Synced bool
+	// Revision grows with the changes of the store: of two events of one watch, that
+	// with the larger one is the later. 0: not known.
+	Revision int64
 }
 
 // StatusEvent is one message of a status watch.
@@ -90,14 +99,14 @@ type StatusEvent struct {
 // Phase is how far an agent is with a generation of a plan.
 type Phase string
 
-// Phases. A plan's way is removing, creating, created, converged; an empty
+// Phases. A plan goes through removing, creating, created, converged; an empty
 // plan's is removing, removed. Either may end as failed.
 const (
 	PhaseRemoving  Phase = "removing"  // what is not wanted goes
 	PhaseCreating  Phase = "creating"  // what is missing comes
 	PhaseCreated   Phase = "created"   // all is in place; routing may still be learning
 	PhaseConverged Phase = "converged" // every FIB is complete
-	PhaseFailed    Phase = "failed"    // the agent has given up until the next change or nudge
+	PhaseFailed    Phase = "failed"    // the agent has given up: it cannot get better, or has failed too often
 	PhaseRemoved   Phase = "removed"   // nothing is left
 )
 
@@ -123,15 +132,23 @@ type Status struct {
 	Missing      []Missing            `json:"missing,omitempty"`
 	MissingNodes int                  `json:"missingNodes,omitempty"`
 	Nodes        map[string]NodeState `json:"nodes,omitempty"`
-	Error        string               `json:"error,omitempty"` // one sentence; set with PhaseFailed
-	CreatedAt    time.Time            `json:"createdAt,omitzero"`
-	ConvergedAt  time.Time            `json:"convergedAt,omitzero"`
-	Changes      int                  `json:"changes,omitempty"` // steps carried out for this generation
+	// Error is why the last pass has failed. With PhaseFailed the agent has given
+	// up; in any other phase it tries again.
+	Error string `json:"error,omitempty"`
+	// Attempt counts the passes that have failed in a row; 0: the last has not.
+	Attempt int       `json:"attempt,omitempty"`
+	RetryAt time.Time `json:"retryAt,omitzero"` // when the next pass begins; zero: none is due
+	// Doing names what the agent waits for that takes long, for people: "n1 runs
+	// `apt-get update`".
+	Doing       string    `json:"doing,omitempty"`
+	CreatedAt   time.Time `json:"createdAt,omitzero"`
+	ConvergedAt time.Time `json:"convergedAt,omitzero"`
+	Changes     int       `json:"changes,omitempty"` // steps carried out for this generation
 	// Paths names links' paths to other substrate nodes that are down or too
-	// narrow, at most MaxMissing of PathsInTrouble. A down path keeps the VNet
+	// narrow, at most MaxMissing of FaultyPaths. A down path keeps the VNet
 	// from nothing but its packets.
-	Paths          []PathTrouble `json:"paths,omitempty"`
-	PathsInTrouble int           `json:"pathsInTrouble,omitempty"`
+	Paths       []PathFault `json:"paths,omitempty"`
+	FaultyPaths int         `json:"faultyPaths,omitempty"`
 }
 
 // Missing is a node that has not learned all routes.
@@ -141,8 +158,8 @@ type Missing struct {
 	Count    int      `json:"count"`    // all that are missing
 }
 
-// PathTrouble is a path to another substrate node that is not as it should be.
-type PathTrouble struct {
+// PathFault is a path to another substrate node that is not as it should be.
+type PathFault struct {
 	Link    string `json:"link"`
 	Peer    string `json:"peer"`           // the other substrate node
 	Down    bool   `json:"down,omitempty"` // else it is too narrow
@@ -151,7 +168,7 @@ type PathTrouble struct {
 
 // NodeState is the state of one node's container.
 type NodeState struct {
-	State    string `json:"state"` // starting | running | restarting | failed
+	State    string `json:"state"` // starting | running | degraded | restarting | failed
 	Pid      int    `json:"pid,omitempty"`
 	Restarts int    `json:"restarts,omitempty"`
 	Message  string `json:"message,omitempty"`
@@ -161,6 +178,7 @@ type NodeState struct {
 const (
 	NodeStarting   = "starting"
 	NodeRunning    = "running"
+	NodeDegraded   = "degraded" // it runs, and a service in it fails
 	NodeRestarting = "restarting"
 	NodeFailed     = "failed"
 )

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -73,6 +74,55 @@ func TestWatchPlans(t *testing.T) {
 	wantPlans(t, c, "c error")
 }
 
+// Each event is later than the one before, also of a store that was replaced by one with
+// fewer revisions.
+func TestWatchRevisionsGrow(t *testing.T) {
+	s := open(t, t.TempDir())
+	out := make(chan change, 100)
+	w := watcher[change]{s: s, prefix: planKeys("h"), out: out, known: map[string]int64{}, read: func(c change) change { return c }}
+	last := int64(0)
+	grows := func(key string) {
+		t.Helper()
+		if c := next(t, out); c.revision <= last || !strings.HasSuffix(c.key, key) {
+			t.Errorf("event of %q at revision %d, after %d", c.key, c.revision, last)
+		} else {
+			last = c.revision
+		}
+	}
+	follow := func() (stop func()) {
+		ctx, cancel := context.WithCancel(t.Context())
+		followed := make(chan error)
+		go func() { followed <- w.follow(ctx) }()
+		return func() { cancel(); <-followed }
+	}
+	a, plans := record("a", 1, 1, 0)
+	mustPut(t, s, a, plans)
+	stop := follow()
+	grows("a")
+	if c := next(t, out); !c.synced {
+		t.Fatalf("%+v", c)
+	}
+	b, plans := record("b", 1, 1, 65536)
+	mustPut(t, s, b, plans)
+	grows("b")
+	if err := s.Forget(t.Context(), a); err != nil {
+		t.Fatal(err)
+	}
+	grows("a")
+	stop()
+	// The one before had come further.
+	w.newest += 1000
+	last = w.newest
+	w.known["lost"] = 900
+	c, plans := record("c", 1, 1, 131072)
+	mustPut(t, s, c, plans)
+	stop = follow()
+	grows("c")
+	last--
+	grows("lost")
+	stop()
+}
+
 func TestWatchSurvivesCompaction(t *testing.T) {
 	s := open(t, t.TempDir())
 	recs := map[string]*VNetRecord{}
@@ -107,7 +157,7 @@ func TestWatchSurvivesCompaction(t *testing.T) {
 	if err := s.Forget(t.Context(), recs["gone"]); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.forgetHistory(t.Context()); err != nil {
+	if err := s.compactHistory(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.changes(t.Context(), 2); !errors.Is(err, rpctypes.ErrCompacted) {
@@ -173,17 +223,17 @@ func TestManyWatchesEndAtOnce(t *testing.T) {
 	mustPut(t, s, rec, plans)
 	stays := s.WatchStatus(t.Context(), "")
 	next(t, stays) // synced
-	heard := make(chan int64, 1)
+	noteAnswer := make(chan int64, 1)
 	go func() {
 		for e := range stays {
 			if e.Status == nil {
 				continue
 			}
 			select {
-			case <-heard:
+			case <-noteAnswer:
 			default:
 			}
-			heard <- e.Status.Generation
+			noteAnswer <- e.Status.Generation
 		}
 	}()
 	generation := int64(0)
@@ -210,7 +260,7 @@ func TestManyWatchesEndAtOnce(t *testing.T) {
 	}
 	for late := time.After(10 * time.Second); ; {
 		select {
-		case g := <-heard:
+		case g := <-noteAnswer:
 			if g == generation {
 				return
 			}

@@ -24,12 +24,12 @@ const (
 
 // family says how one address family is drawn.
 type family struct {
-	pool  netip.Prefix // masked; invalid: not used
-	lower netip.Prefix // half of the pool: loopbacks
-	third netip.Prefix // quarter of the pool: point-to-point links
-	last  netip.Prefix // quarter of the pool: LANs
-	p2p   int          // prefix length of a point-to-point link
-	space *space
+	pool         netip.Prefix // masked; invalid: not used
+	loopbackPool netip.Prefix // half of the pool: loopbacks
+	p2pPool      netip.Prefix // quarter of the pool: point-to-point links
+	lanPool      netip.Prefix // quarter of the pool: LANs
+	p2p          int          // prefix length of a point-to-point link
+	space        *space
 }
 
 func newFamily(pool netip.Prefix, p2p int) *family {
@@ -42,7 +42,7 @@ func newFamily(pool netip.Prefix, p2p int) *family {
 		bits := pool.Bits() + 2
 		return netip.PrefixFrom(offset(f.pool.Addr(), i, pool.Addr().BitLen()-bits), bits)
 	}
-	f.lower, f.third, f.last = netip.PrefixFrom(f.pool.Addr(), pool.Bits()+1), quarter(2), quarter(3)
+	f.loopbackPool, f.p2pPool, f.lanPool = netip.PrefixFrom(f.pool.Addr(), pool.Bits()+1), quarter(2), quarter(3)
 	f.space.want(pool.Addr().BitLen())
 	f.space.want(p2p)
 	return f
@@ -61,7 +61,7 @@ func (f *family) lanBits(ends int) int {
 	if total == 128 {
 		full = lanBitsIPv6
 	}
-	if full >= f.last.Bits()+lanRoomBits {
+	if full >= f.lanPool.Bits()+lanRoomBits {
 		return min(full, total-need)
 	}
 	return total - need
@@ -71,10 +71,10 @@ func (f *family) lanBits(ends int) int {
 func (f *family) loopback(node string) (netip.Addr, bool) {
 	at := func(slot uint64) netip.Prefix {
 		// Slot 0 would be the pool's own network address.
-		a := offset(f.lower.Addr(), slot+1, 0)
+		a := offset(f.loopbackPool.Addr(), slot+1, 0)
 		return netip.PrefixFrom(a, a.BitLen())
 	}
-	size := slots(f.lower.Addr().BitLen() - f.lower.Bits())
+	size := slots(f.loopbackPool.Addr().BitLen() - f.loopbackPool.Bits())
 	slot, ok := drawSlot(size-1, func(s uint64) bool { return !f.space.overlaps(at(s)) }, "loopback", node)
 	if !ok {
 		return netip.Addr{}, false

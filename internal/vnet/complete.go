@@ -2,8 +2,6 @@ package vnet
 
 import (
 	"encoding/binary"
-	"fmt"
-	"net/netip"
 	"slices"
 	"strconv"
 )
@@ -39,37 +37,74 @@ func (v *VNet) completeRouting() {
 		r.Protocol = None
 	}
 	if r.Protocol.NeedsDaemon() {
-		r.fillDaemon()
+		r.completeDaemon()
+	}
+	routers := map[uint32]int{} // BGP routers of each AS that the description names
+	for i := range v.Nodes {
+		n := &v.Nodes[i]
+		if n.Kind == "" {
+			n.Kind = Kinds[0].Name
+		}
+		n.inheritRouting(*r)
+		if n.Routing.Protocol == BGP && n.ASN != 0 {
+			routers[n.ASN]++
+		}
 	}
 	for i := range v.Nodes {
-		n := &v.Nodes[i].Routing
-		own := n.Protocol != ""
-		if !own {
-			n.Protocol = r.Protocol
+		n := &v.Nodes[i]
+		if n.Routing.Protocol != BGP || n.Routing.IGP != "" {
+			continue
 		}
-		if n.Protocol.NeedsDaemon() || !own {
-			if n.Daemon == "" && !(n.Protocol == ISIS && r.Daemon == BIRD) {
-				n.Daemon = r.Daemon
-			}
-			if n.Timers == "" {
-				n.Timers = r.Timers
-			}
-		}
-		if n.Protocol.NeedsDaemon() {
-			n.fillDaemon()
+		switch {
+		case routers[n.ASN] < 2:
+			n.Routing.IGP = None
+		case r.IGP != "":
+			n.Routing.IGP = r.IGP
+		default:
+			n.Routing.IGP = OSPF
 		}
 	}
 }
 
-// NeedsDaemon reports whether the protocol is spoken by a routing daemon.
-func (p Protocol) NeedsDaemon() bool { return p != None && p != Static && p != "" }
+// inheritRouting completes the node's routing from the network's.
+func (n *Node) inheritRouting(network Routing) {
+	r := &n.Routing
+	named := r.Protocol != ""
+	switch {
+	case !named && !n.Kind.Traits().Routes:
+		r.Protocol, named = None, true
+	case !named:
+		r.Protocol = network.Protocol
+	}
+	if r.Protocol.NeedsDaemon() || !named {
+		if r.Daemon == "" && r.unspoken(network.Daemon) == "" {
+			r.Daemon = network.Daemon
+		}
+		if r.Timers == "" {
+			r.Timers = network.Timers
+		}
+		if r.Intervals.IsZero() {
+			r.Intervals = network.Intervals
+		}
+	}
+	if r.Protocol == network.Protocol && r.Area == "" {
+		r.Area = network.Area
+	}
+	switch {
+	case r.Protocol.NeedsDaemon():
+		r.completeDaemon()
+	case r.Daemon == "":
+		// A configuration that the user brings is there to be run.
+		r.Daemon = n.OwnDaemon()
+	}
+}
 
-func (r *Routing) fillDaemon() {
+func (r *Routing) completeDaemon() {
 	if r.Daemon == "" {
-		r.Daemon = FRR
+		r.Daemon = DefaultDaemon
 	}
 	if r.Timers == "" {
-		r.Timers = TimersDefault
+		r.Timers = TimersFast
 	}
 }
 
@@ -197,198 +232,4 @@ func (v *VNet) drawMAC(attempt int, node, name string) MAC {
 	m := MAC(b[:6])
 	m[0] = m[0]&^0x03 | 0x02 // IEEE 802: not a group, locally administered
 	return m
-}
-
-// completeAddresses draws loopbacks, router IDs and the addresses of links.
-func (v *VNet) completeAddresses() Errors {
-	if !v.Addressing.IPv4.IsValid() && !v.Addressing.IPv6.IsValid() {
-		v.Addressing = Addressing{IPv4: DefaultIPv4, IPv6: DefaultIPv6}
-	}
-	families := []*family{
-		newFamily(v.Addressing.IPv4, p2pBitsIPv4),
-		newFamily(v.Addressing.IPv6, p2pBitsIPv6),
-	}
-	for _, f := range families {
-		for li := range v.Links {
-			if f.pool.IsValid() && v.Links[li].Type == LAN {
-				f.space.want(f.lanBits(len(v.Links[li].Endpoints)))
-			}
-		}
-	}
-	v.reserve(families)
-
-	var errs Errors
-	full := func(f *family, path, what string) {
-		errs = append(errs, Error{
-			Path:   path,
-			What:   fmt.Sprintf("no room for %s in the pool %s", what, f.pool),
-			Remedy: "give addressing a larger pool, or name the address",
-		})
-		f.pool = netip.Prefix{} // one message says it
-	}
-	for i := range v.Nodes {
-		n := &v.Nodes[i]
-		for _, f := range families {
-			if !f.pool.IsValid() || slices.ContainsFunc(n.Loopbacks, func(a netip.Addr) bool { return a.Is4() == f.pool.Addr().Is4() }) {
-				continue
-			}
-			a, ok := f.loopback(n.Name)
-			if !ok {
-				full(f, fmt.Sprintf("nodes[%d]", i), fmt.Sprintf("the loopback of node %q", n.Name))
-				continue
-			}
-			n.Loopbacks = append(n.Loopbacks, a)
-		}
-		slices.SortStableFunc(n.Loopbacks, func(a, b netip.Addr) int { return a.BitLen() - b.BitLen() })
-	}
-	v.completeRouterIDs()
-	for i := range v.Links {
-		l := &v.Links[i]
-		blank := 0
-		for ei := range l.Endpoints {
-			if len(l.Endpoints[ei].Addrs) == 0 {
-				blank++
-			}
-		}
-		switch {
-		case blank == 0:
-		case blank < len(l.Endpoints):
-			errs = append(errs, l.joinSubnets(i)...)
-		default:
-			for _, f := range families {
-				if !f.pool.IsValid() {
-					continue
-				}
-				from, bits := f.third, f.p2p
-				if l.Type == LAN {
-					from, bits = f.last, f.lanBits(len(l.Endpoints))
-				}
-				subnet, ok := f.subnet(from, l.Name, bits)
-				if !ok {
-					full(f, fmt.Sprintf("links[%d]", i), fmt.Sprintf("link %q", l.Name))
-					continue
-				}
-				l.spread(subnet)
-			}
-		}
-	}
-	return errs
-}
-
-// reserve keeps what the description names out of what is drawn.
-func (v *VNet) reserve(families []*family) {
-	add := func(p netip.Prefix) {
-		if !p.IsValid() {
-			return
-		}
-		if p.Addr().Is4() {
-			families[0].space.add(p)
-		} else {
-			families[1].space.add(p)
-		}
-	}
-	for i := range v.Nodes {
-		for _, a := range v.Nodes[i].Loopbacks {
-			if a.IsValid() {
-				add(netip.PrefixFrom(a.WithZone(""), a.BitLen()))
-			}
-		}
-	}
-	for li := range v.Links {
-		for _, e := range v.Links[li].Endpoints {
-			for _, p := range e.Addrs {
-				add(p)
-			}
-		}
-	}
-}
-
-// completeRouterIDs takes the IPv4 loopback where there is one.
-func (v *VNet) completeRouterIDs() {
-	taken := map[netip.Addr]bool{}
-	for i := range v.Nodes {
-		n := &v.Nodes[i]
-		if !n.RouterID.IsValid() && len(n.Loopbacks) > 0 && n.Loopbacks[0].Is4() {
-			n.RouterID = n.Loopbacks[0]
-		}
-		taken[n.RouterID] = true
-	}
-	for i := range v.Nodes {
-		n := &v.Nodes[i]
-		if n.RouterID.IsValid() {
-			continue
-		}
-		at := func(slot uint64) netip.Addr {
-			var b [4]byte
-			binary.BigEndian.PutUint32(b[:], uint32(slot)+1) // 0.0.0.0 means "none" to daemons
-			return netip.AddrFrom4(b)
-		}
-		// With at most MaxNodes taken, a free one is always found.
-		slot, _ := drawSlot(1<<32-2, func(s uint64) bool { return !taken[at(s)] }, "routerid", n.Name)
-		n.RouterID = at(slot)
-		taken[n.RouterID] = true
-	}
-}
-
-// spread gives each end an address of a freshly drawn subnet. On a
-// point-to-point link the node whose name sorts first has the lower one.
-func (l *Link) spread(subnet netip.Prefix) {
-	if l.Type != LAN && len(l.Endpoints) == 2 {
-		low, high := 0, 1
-		if l.Endpoints[1].Node < l.Endpoints[0].Node {
-			low, high = 1, 0
-		}
-		l.Endpoints[low].Addrs = append(l.Endpoints[low].Addrs, subnet)
-		l.Endpoints[high].Addrs = append(l.Endpoints[high].Addrs, netip.PrefixFrom(subnet.Addr().Next(), subnet.Bits()))
-		return
-	}
-	taken := map[netip.Addr]bool{}
-	for ei := range l.Endpoints {
-		if p, ok := host(subnet, taken, l.Endpoints[ei].Node); ok {
-			l.Endpoints[ei].Addrs = append(l.Endpoints[ei].Addrs, p)
-		}
-	}
-}
-
-// joinSubnets addresses the ends that name no address on a link where others
-// do: they join the first subnet of each family that is named there.
-func (l *Link) joinSubnets(at int) Errors {
-	var errs Errors
-	taken := map[netip.Addr]bool{}
-	var subnets [2]netip.Prefix
-	var blank []int
-	for ei, e := range l.Endpoints {
-		if len(e.Addrs) == 0 {
-			blank = append(blank, ei)
-		}
-		for _, p := range e.Addrs {
-			taken[p.Addr()] = true
-			f := 0
-			if !p.Addr().Is4() {
-				f = 1
-			}
-			if !subnets[f].IsValid() && p.IsValid() {
-				subnets[f] = p.Masked()
-			}
-		}
-	}
-	for _, subnet := range subnets {
-		if !subnet.IsValid() {
-			continue
-		}
-		for _, ei := range blank {
-			e := &l.Endpoints[ei]
-			p, ok := host(subnet, taken, e.Node)
-			if !ok {
-				errs = append(errs, Error{
-					Path:   fmt.Sprintf("links[%d].endpoints[%d]", at, ei),
-					What:   fmt.Sprintf("no free address in %s for node %q on link %q", subnet, e.Node, l.Name),
-					Remedy: "name an address for that end, or use a larger subnet",
-				})
-				continue
-			}
-			e.Addrs = append(e.Addrs, p)
-		}
-	}
-	return errs
 }

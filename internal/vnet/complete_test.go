@@ -181,16 +181,16 @@ func TestAnMTUThatNobodyGaveIsMarked(t *testing.T) {
 
 func TestRoutingIsInherited(t *testing.T) {
 	for _, c := range []struct{ network, node, want Routing }{
-		{Routing{}, Routing{}, Routing{None, "", ""}},
-		{Routing{Protocol: OSPF}, Routing{}, Routing{OSPF, FRR, TimersDefault}},
-		{Routing{OSPF, BIRD, TimersFast}, Routing{}, Routing{OSPF, BIRD, TimersFast}},
-		{Routing{OSPF, BIRD, TimersFast}, Routing{Protocol: RIP}, Routing{RIP, BIRD, TimersFast}},
-		{Routing{OSPF, BIRD, TimersFast}, Routing{Daemon: FRR}, Routing{OSPF, FRR, TimersFast}},
-		{Routing{OSPF, BIRD, TimersFast}, Routing{Protocol: ISIS}, Routing{ISIS, FRR, TimersFast}},
-		{Routing{OSPF, BIRD, TimersFast}, Routing{Protocol: Static}, Routing{Static, "", ""}},
-		{Routing{OSPF, BIRD, TimersFast}, Routing{Protocol: None}, Routing{None, "", ""}},
-		{Routing{}, Routing{Protocol: BGP}, Routing{BGP, FRR, TimersDefault}},
-		{Routing{Protocol: Static}, Routing{Protocol: BGP, Timers: TimersFast}, Routing{BGP, FRR, TimersFast}},
+		{Routing{}, Routing{}, Routing{Protocol: None}},
+		{Routing{Protocol: OSPF}, Routing{}, Routing{Protocol: OSPF, Daemon: FRR, Timers: TimersFast}},
+		{Routing{Protocol: OSPF, Daemon: BIRD, Timers: TimersFast}, Routing{}, Routing{Protocol: OSPF, Daemon: BIRD, Timers: TimersFast}},
+		{Routing{Protocol: OSPF, Daemon: BIRD, Timers: TimersFast}, Routing{Protocol: RIP}, Routing{Protocol: RIP, Daemon: BIRD, Timers: TimersFast}},
+		{Routing{Protocol: OSPF, Daemon: BIRD, Timers: TimersFast}, Routing{Daemon: FRR}, Routing{Protocol: OSPF, Daemon: FRR, Timers: TimersFast}},
+		{Routing{Protocol: OSPF, Daemon: BIRD, Timers: TimersFast}, Routing{Protocol: ISIS}, Routing{Protocol: ISIS, Daemon: FRR, Timers: TimersFast}},
+		{Routing{Protocol: OSPF, Daemon: BIRD, Timers: TimersFast}, Routing{Protocol: Static}, Routing{Protocol: Static}},
+		{Routing{Protocol: OSPF, Daemon: BIRD, Timers: TimersFast}, Routing{Protocol: None}, Routing{Protocol: None}},
+		{Routing{}, Routing{Protocol: BGP}, Routing{Protocol: BGP, IGP: None, Daemon: FRR, Timers: TimersFast}},
+		{Routing{Protocol: Static}, Routing{Protocol: BGP, Timers: TimersFast}, Routing{Protocol: BGP, IGP: None, Daemon: FRR, Timers: TimersFast}},
 	} {
 		v := describe("a")
 		v.Routing, v.Nodes[0].Routing = c.network, c.node
@@ -211,7 +211,7 @@ func TestAddressesComeFromTheirPools(t *testing.T) {
 		v.Addressing = pools
 		mustComplete(t, v)
 		if pools == (Addressing{}) {
-			pools = Addressing{DefaultIPv4, DefaultIPv6}
+			pools = Addressing{IPv4: DefaultIPv4, IPv6: DefaultIPv6}
 		}
 		families := 0
 		for _, p := range []netip.Prefix{pools.IPv4, pools.IPv6} {

@@ -51,17 +51,9 @@ func (v *VNet) Adjacency() map[string][]Neighbor {
 // order of their first nodes. A node without a link is a component of its own.
 func (v *VNet) Components() [][]string {
 	index := make(map[string]int, len(v.Nodes))
-	parent := make([]int, len(v.Nodes))
+	sets := NewDisjoint(len(v.Nodes))
 	for i := range v.Nodes {
 		index[v.Nodes[i].Name] = i
-		parent[i] = i
-	}
-	find := func(i int) int {
-		for parent[i] != i {
-			parent[i] = parent[parent[i]]
-			i = parent[i]
-		}
-		return i
 	}
 	for li := range v.Links {
 		first := -1
@@ -71,18 +63,15 @@ func (v *VNet) Components() [][]string {
 				continue
 			}
 			if first < 0 {
-				first = find(i)
-				continue
+				first = i
 			}
-			// The smaller root wins, so that a component's root is its first node.
-			a, b := find(first), find(i)
-			parent[max(a, b)] = min(a, b)
+			sets.Join(first, i)
 		}
 	}
 	var out [][]string
 	place := make(map[int]int)
 	for i := range v.Nodes {
-		root := find(i)
+		root := sets.Find(i)
 		at, seen := place[root]
 		if !seen {
 			at = len(out)

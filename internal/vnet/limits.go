@@ -12,6 +12,9 @@ const (
 	DefaultPids   = 512
 	DefaultDisk   = 64 << 20 // bytes
 	DefaultMTU    = 1500     // bytes of IP packet, as on Ethernet
+
+	// DefaultExecTimeout is how long a command that a node runs at its start may take.
+	DefaultExecTimeout = 30 * time.Second
 )
 
 // The pools that addresses are drawn from where the description names none.
@@ -50,5 +53,8 @@ const (
 	MaxFileSize    = 1 << 20  // bytes of one placed file
 	MaxPayload     = 16 << 20 // bytes of all placed files, commands and environments together
 	MaxStringValue = 64 << 10 // bytes of one command, argument or environment value
-	MaxListLength  = 1_024    // of cmd, exec, env, files, sysctls in one node
+	MaxDisplay     = 128      // bytes of a display name
+	MinExecTimeout = time.Second
+	MaxExecTimeout = time.Hour
+	MaxListLength  = 1_024 // of cmd, exec, env, files, sysctls in one node
 )

@@ -5,7 +5,7 @@ import (
 	"net"
 )
 
-// MAC is a 48-bit Ethernet address; the zero value means "none given".
+// MAC is a 48-bit Ethernet address; the zero value means "no address".
 type MAC [6]byte
 
 // ParseMAC reads a 48-bit address in any of the forms of [net.ParseMAC].
@@ -17,7 +17,7 @@ func ParseMAC(s string) (MAC, error) {
 	return MAC(hw), nil
 }
 
-// IsZero reports whether no address is given.
+// IsZero reports whether there is no address.
 func (m MAC) IsZero() bool { return m == MAC{} }
 
 // String gives the colon-separated form, lower case.

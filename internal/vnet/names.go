@@ -3,6 +3,8 @@ package vnet
 import (
 	"regexp"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 const (
@@ -73,4 +75,24 @@ func label(s string, most int) string {
 		out = out[:most]
 	}
 	return strings.TrimRight(out, "-")
+}
+
+// ValidDisplay reports whether a text can be the name of a node for people: one
+// line, printable, without white space at its ends.
+func ValidDisplay(s string) bool {
+	if s == "" || len(s) > MaxDisplay || !utf8.ValidString(s) || strings.TrimSpace(s) != s {
+		return false
+	}
+	return !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
+}
+
+// ValidNode reports whether a text can be the name of a node.
+func ValidNode(s string) bool { return nodeName.MatchString(s) }
+
+// DisplayName is how people write the node's name.
+func (n *Node) DisplayName() string {
+	if n.Display != "" {
+		return n.Display
+	}
+	return n.Name
 }

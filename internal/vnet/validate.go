@@ -23,6 +23,8 @@ func (v *VNet) Validate() error {
 	}
 	c.payload()
 	c.links()
+	c.linkRouting()
+	c.reflectors()
 	c.addresses()
 	return c.errs.orNil()
 }
@@ -71,6 +73,15 @@ func (c *checker) network() {
 		c.add("name", "use up to 32 of a-z, 0-9 and '-', not starting with '-'", "%s", what)
 	}
 	c.routing("routing", "the network", v.Routing)
+	if v.Routing.Protocol == Static && v.Routing.Daemon != "" {
+		c.add("routing", staticRemedy, "the network asks for static routes and a daemon: static routes are written straight into the kernel")
+	}
+	if v.Routing.DefaultRoute || v.Routing.RouteReflector {
+		c.add("routing", "write it under routing of the nodes that it is for", "default-route and route-reflector are a node's own")
+	}
+	if m := v.Addressing.Mode; m != AddressesAuto && m != AddressesNone {
+		c.add("addressing", "use none, or name the pools ipv4 and ipv6", "the network has the unknown addressing %q", clip(string(m)))
+	}
 	if p := v.Addressing.IPv4; p.IsValid() && (!p.Addr().Is4() || p.Bits() > 30 || p.Addr().IsMulticast() || p.Addr().IsLoopback()) {
 		c.add("addressing.ipv4", "name an IPv4 unicast prefix of length 0 to 30, like 10.0.0.0/8", "%s cannot be the IPv4 pool", p)
 	}
@@ -79,33 +90,6 @@ func (c *checker) network() {
 	}
 	if len(v.Nodes) == 0 {
 		c.add("nodes", "name at least one node under nodes", "the network has no nodes")
-	}
-}
-
-func (c *checker) routing(path, who string, r Routing) {
-	switch r.Protocol {
-	case None, Static, OSPF, ISIS, BGP, RIP:
-	default:
-		c.add(path, "use none, static, ospf, isis, bgp or rip", "%s has the unknown routing protocol %q", who, clip(string(r.Protocol)))
-		return
-	}
-	switch r.Daemon {
-	case "", FRR, BIRD:
-	default:
-		c.add(path, "use frr or bird", "%s has the unknown routing daemon %q", who, clip(string(r.Daemon)))
-	}
-	switch r.Timers {
-	case "", TimersDefault, TimersFast:
-	default:
-		c.add(path, "use default or fast", "%s has the unknown timers %q", who, clip(string(r.Timers)))
-	}
-	switch {
-	case r.Protocol == ISIS && r.Daemon == BIRD:
-		c.add(path, "use daemon frr for isis", "%s asks for isis from bird, which does not speak it", who)
-	case r.Protocol == Static && r.Daemon != "":
-		c.add(path, "leave the daemon out, or use another protocol", "%s asks for static routes and a daemon: static routes are written straight into the kernel", who)
-	case r.Protocol.NeedsDaemon() && (r.Daemon == "" || r.Timers == ""):
-		c.add(path, "complete the description first", "%s has no routing daemon or timers", who)
 	}
 }
 
@@ -121,7 +105,9 @@ func (c *checker) node(i int) {
 	} else {
 		c.nodes[n.Name] = i
 	}
+	c.kind(at, who, n)
 	c.routing(at+".routing", who, n.Routing)
+	c.ownDaemon(at, who, n)
 	c.text(at+".image", who+": image", n.Image, false)
 	c.text(at+".on", who+": on", n.On, true)
 	if n.FastPath != FastPathAuto && n.FastPath != FastPathOff {
@@ -140,6 +126,21 @@ func (c *checker) node(i int) {
 	}
 	if p := n.Position; p != nil && !(math.Abs(p.Latitude) <= 90 && math.Abs(p.Longitude) <= 180) {
 		c.add(at+".position", "give degrees: latitude -90 to 90, longitude -180 to 180", "%s: position %g, %g is not on the globe", who, p.Latitude, p.Longitude)
+	}
+	if n.Display != "" && !ValidDisplay(n.Display) {
+		c.add(at+".display", fmt.Sprintf("use up to %d bytes of one line, without spaces at its ends", MaxDisplay), "%s: %q cannot be a display name", who, clip(n.Display))
+	}
+	switch n.Restart {
+	case "":
+	case RestartAlways, RestartOnFailure, RestartNever:
+		if len(n.Cmd) == 0 && n.Image == DefaultImage {
+			c.add(at+".restart", "add cmd, or leave restart out: routing daemons are always started again", "%s says when to restart its command and has none", who)
+		}
+	default:
+		c.add(at+".restart", "use always, on-failure or no", "%s: restart is %q", who, clip(string(n.Restart)))
+	}
+	if n.ExecTimeout != 0 && (n.ExecTimeout < MinExecTimeout || n.ExecTimeout > MaxExecTimeout) {
+		c.add(at+".execTimeout", fmt.Sprintf("use %s to %s", MinExecTimeout, MaxExecTimeout), "%s: exec-timeout %s is out of range", who, n.ExecTimeout)
 	}
 	c.nodeLists(at, who, n)
 }

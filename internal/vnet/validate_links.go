@@ -134,9 +134,10 @@ func (c *checker) shape(at, who string, s Shape) {
 // subnets finds addresses that clash: one address at two places, and one subnet
 // on two links. Link-local addresses mean something on their link only.
 func (c *checker) subnets(loopbacks map[netip.Addr]string) {
-	owner := make(map[netip.Addr]string, len(loopbacks))
+	type holder struct{ node, name string }
+	owner := make(map[netip.Addr]holder, len(loopbacks))
 	for a, n := range loopbacks {
-		owner[a] = n + ":lo"
+		owner[a] = holder{n, "lo"}
 	}
 	type use struct {
 		p    netip.Prefix
@@ -146,12 +147,12 @@ func (c *checker) subnets(loopbacks map[netip.Addr]string) {
 	var uses []use
 	for i := range c.v.Links {
 		l := &c.v.Links[i]
-		local := map[netip.Addr]string{}
+		local := map[netip.Addr]holder{}
 		mine := map[netip.Prefix]bool{}
 		for ei := range l.Endpoints {
 			e := &l.Endpoints[ei]
 			at := fmt.Sprintf("links[%d].endpoints[%d].addrs", i, ei)
-			who := e.Node + ":" + e.Name
+			who := holder{e.Node, e.Name}
 			for _, p := range e.Addrs {
 				if !p.IsValid() {
 					continue
@@ -160,11 +161,13 @@ func (c *checker) subnets(loopbacks map[netip.Addr]string) {
 				if p.Addr().IsLinkLocalUnicast() {
 					in = local
 				}
-				if other := in[p.Addr()]; other != "" && other != who {
-					c.add(at, "give each interface its own", "address %s is at %s and %s", p.Addr(), other, who)
+				// Interfaces of one node may share a host address: unnumbered links do.
+				other, used := in[p.Addr()]
+				if used && other != who && !(p.IsSingleIP() && other.node == who.node) {
+					c.add(at, "give each interface its own", "address %s is at %s:%s and %s:%s", p.Addr(), other.node, other.name, who.node, who.name)
 				}
 				in[p.Addr()] = who
-				if !p.Addr().IsLinkLocalUnicast() && !mine[p.Masked()] {
+				if !p.Addr().IsLinkLocalUnicast() && !p.IsSingleIP() && !mine[p.Masked()] {
 					mine[p.Masked()] = true
 					uses = append(uses, use{p.Masked(), i, at})
 				}

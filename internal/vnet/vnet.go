@@ -26,52 +26,26 @@ type VNet struct {
 	Links      []Link     `json:"links"`
 }
 
-// Addressing holds the pools from which loopback and link addresses are drawn
-// where the description names none. An invalid (zero) prefix means that the
-// family is not used.
+// Addressing says which addresses the network's objects are given where the
+// description names none: from the pools IPv4 and IPv6, or none. An invalid
+// (zero) prefix means that the family is not used.
 type Addressing struct {
+	Mode AddressMode  `json:"mode,omitempty"` // AddressesAuto or AddressesNone
 	IPv4 netip.Prefix `json:"ipv4,omitzero"`
 	IPv6 netip.Prefix `json:"ipv6,omitzero"`
 }
 
-// Protocol names a routing protocol.
-type Protocol string
+// AddressMode says which addresses an object gets that names none itself.
+type AddressMode string
 
-// The protocols that Trellis configures.
+// Address modes.
 const (
-	None   Protocol = "none"   // connected routes only
-	Static Protocol = "static" // computed shortest paths, no daemon
-	OSPF   Protocol = "ospf"   // OSPFv2 (RFC 2328) and OSPFv3 (RFC 5340)
-	ISIS   Protocol = "isis"   // ISO 10589, RFC 1195, RFC 5308
-	BGP    Protocol = "bgp"    // RFC 4271, one AS per node
-	RIP    Protocol = "rip"    // RIPv2 (RFC 2453) and RIPng (RFC 2080)
+	AddressesAuto AddressMode = ""     // from the pools
+	AddressesNone AddressMode = "none" // none: the user's software sets them, or nobody does
+	// AddressesUnnumbered is for point-to-point links: each end borrows the IPv4
+	// loopback address of its node, and has a link-local one in IPv6.
+	AddressesUnnumbered AddressMode = "unnumbered"
 )
-
-// Daemon names the routing software that speaks the protocol.
-type Daemon string
-
-// The routing daemons.
-const (
-	FRR  Daemon = "frr"
-	BIRD Daemon = "bird"
-)
-
-// Timers selects protocol timers.
-type Timers string
-
-// Timer sets.
-const (
-	TimersDefault Timers = "default" // the protocol's and daemon's own
-	TimersFast    Timers = "fast"    // sub-second to a few seconds, for laboratories
-)
-
-// Routing says how a node (or, as the default, every node) learns its routes.
-// The zero value means "not said": Complete fills it in.
-type Routing struct {
-	Protocol Protocol `json:"protocol,omitempty"`
-	Daemon   Daemon   `json:"daemon,omitempty"`
-	Timers   Timers   `json:"timers,omitempty"`
-}
 
 // FastPath says whether a node's packets may be forwarded on its behalf, past
 // its own network stack.
@@ -83,28 +57,48 @@ const (
 	FastPathOff  FastPath = "off"  // never
 )
 
+// Restart says when a node's own command is started again.
+type Restart string
+
+// When a command that has ended is started again.
+const (
+	RestartAlways    Restart = "always"
+	RestartOnFailure Restart = "on-failure" // after a status other than 0, or a signal
+	RestartNever     Restart = "no"
+)
+
 // Node is a virtual node: a router or a host of the network.
 type Node struct {
-	Name  string `json:"name"`
-	Image string `json:"image,omitempty"` // "host", a directory, a tar archive, an OCI layout, or a registry reference
+	Name string `json:"name"`
+	// Display is the name as people write it, where that is no DNS label: "New York".
+	Display string `json:"display,omitempty"`
+	Kind    Kind   `json:"kind,omitempty"`  // Router where the description does not say
+	Image   string `json:"image,omitempty"` // "host", a directory, a tar archive, an OCI layout, or a registry reference
 	// Cmd replaces the image's own command; empty keeps the image's (none for "host").
 	Cmd []string `json:"cmd,omitempty"`
+	// Restart says when Cmd is started again after it has ended; empty: RestartAlways.
+	Restart Restart `json:"restart,omitempty"`
 	// Limits of the node's container. Zero means: Complete fills in the default.
 	CPU    float64 `json:"cpu,omitempty"`    // cores; 0 after Complete means no quota
 	Memory int64   `json:"memory,omitempty"` // bytes
 	Pids   int     `json:"pids,omitempty"`   // processes and threads
 	Disk   int64   `json:"disk,omitempty"`   // bytes that the node may write in its file systems
 
-	Env     map[string]string `json:"env,omitempty"`
-	Files   []File            `json:"files,omitempty"`   // sorted by Path
-	Exec    []string          `json:"exec,omitempty"`    // shell commands, run once when the node has started
-	Sysctls map[string]string `json:"sysctls,omitempty"` // net.* only
-	Routing Routing           `json:"routing"`
-	ASN     uint32            `json:"asn,omitempty"` // BGP; 0: Complete picks one
-	On      string            `json:"on,omitempty"`  // substrate node; empty: the embedder picks one
+	Env   map[string]string `json:"env,omitempty"`
+	Files []File            `json:"files,omitempty"` // sorted by Path
+	Exec  []string          `json:"exec,omitempty"`  // shell commands, run once when the node has started
+	// ExecTimeout bounds each command of Exec; 0: DefaultExecTimeout.
+	ExecTimeout time.Duration     `json:"execTimeout,omitempty"`
+	Sysctls     map[string]string `json:"sysctls,omitempty"` // net.* only
+	Routing     Routing           `json:"routing"`
+	ASN         uint32            `json:"asn,omitempty"` // BGP; 0: Complete picks one
+	On          string            `json:"on,omitempty"`  // substrate node; empty: the embedder picks one
 	// FastPath is FastPathAuto where the description does not say.
 	FastPath FastPath `json:"fastPath,omitempty"`
 
+	// Addressing is AddressesNone where the node is given no loopback address, and
+	// its interfaces no addresses, but what the description names.
+	Addressing AddressMode `json:"addressing,omitempty"`
 	// Loopbacks holds the addresses of lo, /32 and /128, at most one per family.
 	// The first IPv4 one is the router ID.
 	Loopbacks []netip.Addr `json:"loopbacks,omitempty"`
@@ -142,6 +136,10 @@ type Link struct {
 	Type      LinkType    `json:"type"`
 	Endpoints []Interface `json:"endpoints"`
 	Down      bool        `json:"down,omitempty"` // the cable is pulled: no carrier at any end
+	// Addressing is AddressesNone or AddressesUnnumbered where the ends are given
+	// no subnet; ends that name addresses keep them.
+	Addressing AddressMode `json:"addressing,omitempty"`
+	Routing    LinkRouting `json:"routing,omitzero"`
 }
 
 // Interface is a virtual interface: one end of a link, in one node.
@@ -153,7 +151,7 @@ type Interface struct {
 	Auto bool `json:"auto,omitempty"`
 	MAC  MAC  `json:"mac,omitzero"`
 	MTU  int  `json:"mtu,omitempty"` // of the IP packet, bytes
-	// AutoMTU says that nobody gave the MTU, so that it follows what the way of
+	// AutoMTU says that nobody gave the MTU, so that it follows what the path of
 	// the link carries: DefaultMTU within one machine, less between machines.
 	AutoMTU bool `json:"autoMTU,omitempty"`
 	// Addrs holds the interface's addresses with their prefix lengths.

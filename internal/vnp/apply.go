@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 
 	trellisv1 "trellis/api/trellis/v1"
+	"trellis/internal/agentapi"
 	"trellis/internal/pip"
 	"trellis/internal/plan"
 	"trellis/internal/store"
@@ -32,12 +33,30 @@ func (s *Service) Apply(ctx context.Context, req *connect.Request[trellisv1.Appl
 	if req.Msg.DryRun {
 		return s.fail(s.dryRun(ctx, v, stream))
 	}
-	g, err := s.admit(ctx, v)
-	if err != nil {
-		return s.fail(err)
+	ctx, request := s.requests.begin(ctx, v.Name)
+	defer request.end()
+	err = s.apply(ctx, request, v, req.Msg.Wait, began, stream.Send)
+	if cause := context.Cause(ctx); err != nil && cause != nil && connect.CodeOf(cause) == connect.CodeAborted {
+		err = cause // the VNet was taken down
 	}
+	return s.fail(err)
+}
+
+// apply admits the description and follows it until it is in place, or until it
+// has converged.
+func (s *Service) apply(ctx context.Context, request *request, v *vnet.VNet, converge bool, began time.Time, send func(*trellisv1.ApplyResponse) error) error {
 	progress := func(p *trellisv1.Progress) error {
-		return stream.Send(&trellisv1.ApplyResponse{Event: &trellisv1.ApplyResponse_Progress{Progress: p}})
+		return send(&trellisv1.ApplyResponse{Event: &trellisv1.ApplyResponse_Progress{Progress: p}})
+	}
+	g, err := s.admit(ctx, v, request)
+	if err != nil {
+		return err
+	}
+	request.markAdmitted()
+	if g.Changed {
+		if err := s.sendEstimate(ctx, g.Record.Spec, g.Plans, send); err != nil {
+			return err
+		}
 	}
 	if err := progress(&trellisv1.Progress{Phase: "admitted"}); err != nil {
 		return err
@@ -46,15 +65,16 @@ func (s *Service) Apply(ctx context.Context, req *connect.Request[trellisv1.Appl
 		s: s, rec: g.Record, began: began, hosts: s.holders(g.Record),
 		until: store.PhaseCreated, progress: progress,
 	}
-	if req.Msg.Wait {
+	if converge {
 		w.until = store.PhaseConverged
 	}
 	out, err := w.run(ctx)
 	if err != nil {
-		if errors.As(err, new(failure)) && g.New {
-			err = s.rollBack(ctx, v.Name, err)
+		var gaveUp givenUp
+		if errors.As(err, &gaveUp) {
+			err = s.afterGivingUp(ctx, g, gaveUp)
 		}
-		return s.fail(err)
+		return err
 	}
 	result := &trellisv1.ApplyResult{
 		Vnet:           v.Name,
@@ -62,79 +82,101 @@ func (s *Service) Apply(ctx context.Context, req *connect.Request[trellisv1.Appl
 		Links:          int32(len(v.Links)),
 		CreatedSeconds: since(began, out.created),
 	}
-	if req.Msg.Wait {
-		result.ConvergedSeconds = since(began, out.converged)
+	if converge {
+		result.Checked, result.Complete, result.Message = int32(out.checked), int32(out.complete), out.message
+		if out.checked > 0 && out.complete == out.checked {
+			result.ConvergedSeconds = since(began, out.converged)
+		}
 	}
 	if g.Changed {
 		result.Changes = int32(out.changes)
 	}
-	return stream.Send(&trellisv1.ApplyResponse{Event: &trellisv1.ApplyResponse_Result{Result: result}})
+	return send(&trellisv1.ApplyResponse{Event: &trellisv1.ApplyResponse_Result{Result: result}})
 }
 
 // since is the time in seconds from began to at; zero when at came before.
 func since(began, at time.Time) float64 { return max(0, at.Sub(began).Seconds()) }
 
-// rollBackTime bounds the removal of what could not be made.
-const rollBackTime = 30 * time.Second
+// rollBackTimeout bounds the removal of what could not be made.
+const rollBackTimeout = 30 * time.Second
 
-// rollBack removes a new VNet that could not be made: all or nothing.
-func (s *Service) rollBack(ctx context.Context, name string, cause error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollBackTime)
+// afterGivingUp removes a new VNet of which nothing was ever in place: all or
+// nothing. What was in place once, or what another request has changed since,
+// stays.
+func (s *Service) afterGivingUp(ctx context.Context, g pip.Grant, cause givenUp) error {
+	name := g.Record.Name()
+	because := func(format string, args ...any) error {
+		text := cause.Error()
+		var known *connect.Error
+		if errors.As(cause.error, &known) {
+			text = known.Message()
+		}
+		return connect.NewError(connect.CodeOf(cause.error), fmt.Errorf("%s; %s", text, fmt.Sprintf(format, args...)))
+	}
+	if !g.New || cause.inPlace {
+		return because("what is in place stays: `trellis show %s`; correct it and bring it up again, or take it down with `trellis down %s`", name, name)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollBackTimeout)
 	defer cancel()
-	err := s.delete(ctx, name, nil)
-	also := "what was made of it has been removed"
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		also = fmt.Sprintf("removing what was made of it failed too (%v): try `trellis down %s`", err, name)
+	rec, err := s.provider.RollBack(ctx, name, g.Record.Generation)
+	if err == nil {
+		err = s.awaitGone(ctx, rec, nil, 0)
 	}
-	text := cause.Error()
-	var known *connect.Error
-	if errors.As(cause, &known) {
-		text = known.Message()
+	switch {
+	case err == nil, errors.Is(err, store.ErrNotFound):
+		return because("what was made of it has been removed")
+	case errors.Is(err, pip.ErrSuperseded), connect.CodeOf(err) == connect.CodeAborted:
+		return because("a later request has changed it, so nothing was removed: `trellis show %s`", name)
 	}
-	return connect.NewError(connect.CodeOf(cause), fmt.Errorf("%s; %s", text, also))
+	return because("removing what was made of it failed too (%v): try `trellis down %s`", err, name)
 }
 
 // admit commits the description. One that has not changed is committed anew, as
 // soon as the agents are done with it: they then look at everything again, repair
 // what differs, and report truly whether the routes are there.
-func (s *Service) admit(ctx context.Context, v *vnet.VNet) (pip.Grant, error) {
-	g, err := s.provider.Admit(ctx, v, s.prepare, false)
-	if err != nil || g.Changed {
-		return g, err
-	}
-	statuses, err := s.store.Statuses(ctx, g.Record.Name())
+func (s *Service) admit(ctx context.Context, v *vnet.VNet, request *request) (pip.Grant, error) {
+	return s.provider.Admit(ctx, v, pip.Admission{Check: s.prepare, Superseded: request.superseded, Renew: s.agentsDone})
+}
+
+// agentsDone reports whether the agents are done with what is stored of a VNet, so
+// that they may be asked to look at it again.
+func (s *Service) agentsDone(ctx context.Context, rec *store.VNetRecord) (bool, error) {
+	statuses, err := s.store.Statuses(ctx, rec.Name())
 	if err != nil {
-		return pip.Grant{}, err
+		return false, err
 	}
-	absent := s.absent(ctx, g.Record.Hosts, nil)
-	for _, host := range s.holders(g.Record) {
-		if _, gone := absent[host]; gone {
+	offline := s.offline(ctx, rec.Hosts, nil)
+	for _, host := range s.holders(rec) {
+		if _, gone := offline[host]; gone {
 			continue // it looks at everything when it is back
 		}
 		st := statuses[host]
-		if st == nil || st.Generation != g.Record.Generation {
-			return g, nil // it has yet to look at it
+		if st == nil || st.Generation != rec.Generation {
+			return false, nil // it has yet to look at it
 		}
-		switch st.Phase {
-		case store.PhaseCreated, store.PhaseConverged, store.PhaseFailed:
+		switch {
+		case st.Phase == store.PhaseCreated, st.Phase == store.PhaseConverged, st.Phase == store.PhaseFailed, st.Attempt > 0:
 		default:
-			return g, nil // under way
+			return false, nil // under way
 		}
 	}
-	return s.provider.Admit(ctx, v, s.prepare, true)
+	return true, nil
 }
 
 // dryRun sends the steps that applying the description would take.
 func (s *Service) dryRun(ctx context.Context, v *vnet.VNet, stream *connect.ServerStream[trellisv1.ApplyResponse]) error {
-	plans, err := s.provider.Preview(ctx, v)
+	spec, plans, err := s.provider.Preview(ctx, v)
 	if err != nil {
 		return err
 	}
+	if err := s.sendEstimate(ctx, spec, plans, stream.Send); err != nil {
+		return err
+	}
 	hosts := slices.Sorted(maps.Keys(plans))
-	absent := s.absent(ctx, hosts, nil)
+	offline := s.offline(ctx, hosts, nil)
 	out := &trellisv1.Steps{}
 	for _, host := range hosts {
-		if h, ok := absent[host]; ok {
+		if h, ok := offline[host]; ok {
 			out.Steps = append(out.Steps, &trellisv1.Step{Op: "wait", Object: "host " + host, Detail: h.Silence()})
 			continue
 		}
@@ -156,8 +198,8 @@ func (s *Service) dryRun(ctx context.Context, v *vnet.VNet, stream *connect.Serv
 }
 
 // dryRunOn gives the steps of one substrate node.
-func (s *Service) dryRunOn(ctx context.Context, host string, p *plan.Plan) ([]Step, error) {
-	sub, err := s.substrates(ctx, host)
+func (s *Service) dryRunOn(ctx context.Context, host string, p *plan.Plan) ([]agentapi.Step, error) {
+	sub, err := s.agents(ctx, host)
 	if err != nil {
 		return nil, err
 	}

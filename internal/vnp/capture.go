@@ -8,6 +8,7 @@ import (
 	"connectrpc.com/connect"
 
 	trellisv1 "trellis/api/trellis/v1"
+	"trellis/internal/agentapi"
 	"trellis/internal/store"
 	"trellis/internal/vnet"
 )
@@ -15,7 +16,7 @@ import (
 // Capture streams a pcap file of one interface's frames.
 func (s *Service) Capture(ctx context.Context, req *connect.Request[trellisv1.CaptureRequest], stream *connect.ServerStream[trellisv1.CaptureResponse]) error {
 	m := req.Msg
-	rec, err := s.store.VNet(ctx, m.Vnet)
+	rec, err := s.record(ctx, m.Vnet)
 	if err != nil {
 		return s.fail(err)
 	}
@@ -25,11 +26,11 @@ func (s *Service) Capture(ctx context.Context, req *connect.Request[trellisv1.Ca
 	if err := knowInterface(rec, m.Node, m.Interface); err != nil {
 		return err
 	}
-	sub, err := s.substrates(ctx, s.hostOf(rec, m.Node))
+	sub, err := s.agents(ctx, s.hostOf(rec, m.Node))
 	if err != nil {
 		return s.fail(err)
 	}
-	err = sub.Capture(ctx, m.Vnet, m.Node, m.Interface, m.Snaplen, m.Count, CaptureWriter{stream})
+	err = sub.Capture(ctx, m.Vnet, m.Node, m.Interface, m.Snaplen, m.Count, agentapi.CaptureWriter{Stream: stream})
 	if err != nil && !errors.Is(err, context.Canceled) {
 		return s.fail(fmt.Errorf("capture %s/%s:%s: %w", m.Vnet, m.Node, m.Interface, err))
 	}
@@ -58,16 +59,4 @@ func knowInterface(rec *store.VNetRecord, node, name string) error {
 		}
 	}
 	return connect.NewError(connect.CodeNotFound, fmt.Errorf("node %s/%s has no interface %q; %s", rec.Name(), node, name, hint))
-}
-
-// CaptureWriter sends what is written as the answer to a Capture.
-type CaptureWriter struct {
-	Stream *connect.ServerStream[trellisv1.CaptureResponse]
-}
-
-func (w CaptureWriter) Write(b []byte) (int, error) {
-	if err := w.Stream.Send(&trellisv1.CaptureResponse{Pcap: b}); err != nil {
-		return 0, err
-	}
-	return len(b), nil
 }

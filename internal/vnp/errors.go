@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"connectrpc.com/connect"
 
+	"trellis/internal/agentapi"
 	"trellis/internal/pip"
 	"trellis/internal/store"
 	"trellis/internal/vnet"
@@ -22,8 +24,11 @@ func (s *Service) fail(err error) error {
 	if err == nil {
 		return nil
 	}
+	var unreachable *agentapi.Unreachable
 	var known *connect.Error
-	if errors.As(err, &known) {
+	// Of an error that wraps one with a code, clients see the wrapped one alone: here,
+	// a bare "connection refused".
+	if !errors.As(err, &unreachable) && errors.As(err, &known) {
 		return err
 	}
 	code := s.code(err)
@@ -37,13 +42,13 @@ func (s *Service) code(err error) connect.Code {
 	var broken vnet.Errors
 	var rule vnet.Error
 	var refused pip.Refused
-	var silent *Unreachable
+	var unreachable *agentapi.Unreachable
 	switch {
-	case s.store.Err() != nil, errors.Is(err, store.ErrAway):
+	case s.store.Err() != nil, errors.Is(err, store.ErrUnavailable):
 		return connect.CodeUnavailable
 	case errors.As(err, &broken), errors.As(err, &rule):
 		return connect.CodeInvalidArgument
-	case errors.As(err, &silent):
+	case errors.As(err, &unreachable):
 		return connect.CodeUnavailable
 	case errors.Is(err, context.Canceled):
 		return connect.CodeCanceled
@@ -59,4 +64,27 @@ func (s *Service) code(err error) connect.Code {
 		return connect.CodeAborted
 	}
 	return connect.CodeInternal
+}
+
+// record reads a VNet's record; where there is none, the error names the one with
+// the nearest name.
+func (s *Service) record(ctx context.Context, name string) (*store.VNetRecord, error) {
+	rec, err := s.store.VNet(ctx, name)
+	return rec, s.suggest(ctx, name, err)
+}
+
+// suggest turns the error about a VNet that is not there into one that names the
+// nearest that is.
+func (s *Service) suggest(ctx context.Context, name string, err error) error {
+	if !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	names, e := s.store.Names(ctx)
+	if e != nil || slices.Contains(names, name) {
+		return err
+	}
+	if near := vnet.Nearest(name, names); near != "" {
+		return store.NotFound("there is no VNet %q; did you mean %q?", name, near)
+	}
+	return err
 }

@@ -3,6 +3,7 @@ package vnp
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"connectrpc.com/connect"
@@ -25,7 +26,7 @@ const (
 
 // List tells all VNets.
 func (s *Service) List(ctx context.Context, _ *connect.Request[trellisv1.ListRequest]) (*connect.Response[trellisv1.ListResponse], error) {
-	records, err := s.store.VNets(ctx)
+	summaries, err := s.store.Summaries(ctx)
 	if err != nil {
 		return nil, s.fail(err)
 	}
@@ -33,13 +34,13 @@ func (s *Service) List(ctx context.Context, _ *connect.Request[trellisv1.ListReq
 	if err != nil {
 		return nil, s.fail(err)
 	}
+	statuses, err := s.store.AllStatuses(ctx)
+	if err != nil {
+		return nil, s.fail(err)
+	}
 	out := &trellisv1.ListResponse{}
-	for _, rec := range records {
-		statuses, err := s.store.Statuses(ctx, rec.Name())
-		if err != nil {
-			return nil, s.fail(err)
-		}
-		out.Vnets = append(out.Vnets, s.summary(rec, statuses, s.absentOf(hosts, rec.Hosts)))
+	for _, sum := range summaries {
+		out.Vnets = append(out.Vnets, s.summary(sum, statuses[sum.Name], s.offlineAmong(hosts, sum.Hosts)))
 	}
 	return connect.NewResponse(out), nil
 }
@@ -47,7 +48,7 @@ func (s *Service) List(ctx context.Context, _ *connect.Request[trellisv1.ListReq
 // Get tells one VNet in full, or one node of it.
 func (s *Service) Get(ctx context.Context, req *connect.Request[trellisv1.GetRequest]) (*connect.Response[trellisv1.GetResponse], error) {
 	name, node := req.Msg.Name, req.Msg.Node
-	rec, err := s.store.VNet(ctx, name)
+	rec, err := s.record(ctx, name)
 	if err != nil {
 		return nil, s.fail(err)
 	}
@@ -60,22 +61,22 @@ func (s *Service) Get(ctx context.Context, req *connect.Request[trellisv1.GetReq
 	if err != nil {
 		return nil, s.fail(err)
 	}
-	absent := s.absent(ctx, rec.Hosts, nil)
-	figures := s.figures(ctx, rec)
-	out := &trellisv1.GetResponse{Summary: s.summary(rec, statuses, absent), Vnet: wire.ToProto(rec.Spec), Messages: figures.messages()}
+	offline := s.offline(ctx, rec.Hosts, nil)
+	stats := s.stats(ctx, rec)
+	out := &trellisv1.GetResponse{Summary: s.summary(rec.Summary(), statuses, offline), Vnet: wire.ToProto(rec.Spec), Messages: stats.messages()}
 	for i := range rec.Spec.Nodes {
 		if n := rec.Spec.Nodes[i].Name; node == "" || n == node {
-			status := s.nodeStatus(rec, n, statuses, absent)
+			status := s.nodeStatus(rec, n, statuses, offline)
 			if status.State == nodeUnreported {
 				status.State = store.NodeStarting
 			}
-			figures.fill(status)
+			stats.fill(status)
 			out.Nodes = append(out.Nodes, status)
 		}
 	}
 	for i := range rec.Spec.Links {
 		if l := &rec.Spec.Links[i]; node == "" || touches(l, node) {
-			out.Links = append(out.Links, figures.link(l, func(node string) string { return s.hostOf(rec, node) }))
+			out.Links = append(out.Links, stats.link(l, func(node string) string { return s.hostOf(rec, node) }, offline))
 		}
 	}
 	return connect.NewResponse(out), nil
@@ -106,58 +107,75 @@ func touches(l *vnet.Link, node string) bool {
 	return false
 }
 
-// summary puts a record and the agents' reports on it together.
-func (s *Service) summary(rec *store.VNetRecord, statuses map[string]*store.Status, absent map[string]store.HostState) *trellisv1.Summary {
+// summary puts what is stored of a VNet and the agents' reports on it together.
+func (s *Service) summary(sum store.Summary, statuses map[string]*store.Status, offline map[string]store.HostState) *trellisv1.Summary {
+	holders := sum.Holders()
 	out := &trellisv1.Summary{
-		Name:        rec.Name(),
-		Nodes:       int32(len(rec.Spec.Nodes)),
-		Links:       int32(len(rec.Spec.Links)),
-		Routing:     string(rec.Spec.Routing.Protocol),
-		CreatedUnix: rec.Created.Unix(),
-		Hosts:       s.holders(rec),
+		Name: sum.Name, Nodes: int32(sum.Nodes), Links: int32(sum.Links), Routing: sum.Routing,
+		CreatedUnix: sum.Created.Unix(), Hosts: holders,
 	}
-	var down []string
-	for i := range rec.Spec.Nodes {
-		n := s.nodeStatus(rec, rec.Spec.Nodes[i].Name, statuses, absent)
-		switch n.State {
-		case store.NodeRunning:
-			out.NodesUp++
-		case nodeUnreported, nodeUnknown:
-		default:
-			down = append(down, n.Name)
-		}
-	}
-	current, routers, converged := true, 0, 0
-	for _, host := range s.holders(rec) {
+	var down, faults []string
+	current, quiet, routers, converged := true, true, 0, 0
+	retrying := ""
+	for _, host := range holders {
 		st := statuses[host]
-		if _, gone := absent[host]; gone {
+		if _, gone := offline[host]; gone {
 			continue
 		}
-		if st == nil || st.Generation != rec.Generation || st.Phase == store.PhaseRemoving || st.Phase == store.PhaseCreating {
+		if st != nil {
+			for name, n := range st.Nodes {
+				switch n.State {
+				case store.NodeRunning:
+					out.NodesUp++
+				case store.NodeDegraded:
+					out.NodesUp++
+					faults = append(faults, name+": "+n.Message)
+				default:
+					down = append(down, name)
+				}
+			}
+		}
+		if st == nil || st.Generation != sum.Generation || st.Phase == store.PhaseRemoving || st.Phase == store.PhaseCreating {
 			current = false
+			if st != nil && st.Attempt > 0 {
+				retrying = fmt.Sprintf("retrying%s: %s (attempt %d)", s.onOf(sum.Hosts, host), st.Error, st.Attempt+1)
+			} else if st != nil && st.Doing != "" && retrying == "" {
+				retrying = st.Doing
+			}
 			continue
 		}
 		routers += st.Routers
 		converged += st.Converged
+		quiet = quiet && st.Phase == store.PhaseConverged
 	}
-	failed := s.failed(rec, statuses)
-	trouble := troubles(s.holders(rec), statuses)
+	slices.Sort(down)
+	slices.Sort(faults)
+	failed := s.failed(sum, statuses)
+	degraded := degradedPaths(holders, statuses)
 	switch {
 	case failed != "":
 		out.State, out.Message = stateFailed, failed
-	case rec.State == store.Removing:
+	case sum.State == store.Removing:
 		out.State = stateRemoving
-		if len(absent) > 0 {
-			out.Message = vanished(absent) + "; what is there is removed when trellis serve runs there again"
+		if len(offline) > 0 {
+			out.Message = vanished(offline) + "; what is there is removed when trellis serve runs there again"
 		}
 	case !current:
-		out.State = stateCreating
-	case len(absent) > 0:
-		out.State, out.Message = stateDegraded, vanished(absent)
+		out.State, out.Message = stateCreating, retrying
+	case len(offline) > 0:
+		out.State, out.Message = stateDegraded, vanished(offline)
 	case len(down) > 0:
 		out.State, out.Message = stateDegraded, "not running: "+some(down)
-	case trouble != "":
-		out.State, out.Message = stateDegraded, trouble
+	case degraded != "":
+		out.State, out.Message = stateDegraded, degraded
+	case len(faults) > 0:
+		out.State, out.Message = stateDegraded, faults[0]
+		if len(faults) > 1 {
+			out.Message += fmt.Sprintf(" (and %d other nodes)", len(faults)-1)
+		}
+	case converged < routers && quiet:
+		out.State = stateRunning
+		out.Message = fmt.Sprintf("%d of %d nodes have routes to all others, and nothing changes any more", converged, routers)
 	case converged < routers:
 		out.State = stateConverging
 		out.Message = fmt.Sprintf("%d of %d nodes have all routes", converged, routers)
@@ -168,15 +186,15 @@ func (s *Service) summary(rec *store.VNetRecord, statuses map[string]*store.Stat
 }
 
 // failed says which substrate nodes have given up on what is wanted now, and why.
-func (s *Service) failed(rec *store.VNetRecord, statuses map[string]*store.Status) string {
+func (s *Service) failed(sum store.Summary, statuses map[string]*store.Status) string {
 	var out []string
-	for _, host := range rec.Hosts {
+	for _, host := range sum.Hosts {
 		st := statuses[host]
-		if st == nil || st.Phase != store.PhaseFailed || st.Generation != rec.Generation {
+		if st == nil || st.Phase != store.PhaseFailed || st.Generation != sum.Generation {
 			continue
 		}
 		text := st.Error
-		if on := s.on(rec, host); on != "" {
+		if on := s.onOf(sum.Hosts, host); on != "" {
 			text = strings.TrimPrefix(on, " ") + ": " + text
 		}
 		out = append(out, text)
@@ -201,14 +219,14 @@ const (
 
 // nodeStatus is what the agent of the node's substrate node has reported. The
 // state may be nodeUnreported.
-func (s *Service) nodeStatus(rec *store.VNetRecord, name string, statuses map[string]*store.Status, absent map[string]store.HostState) *trellisv1.NodeStatus {
+func (s *Service) nodeStatus(rec *store.VNetRecord, name string, statuses map[string]*store.Status, offline map[string]store.HostState) *trellisv1.NodeStatus {
 	out := &trellisv1.NodeStatus{Name: name, Host: s.hostOf(rec, name), State: nodeUnreported}
 	if st := statuses[out.Host]; st != nil {
 		if n, known := st.Nodes[name]; known {
 			out.State, out.Pid, out.Restarts, out.Message = n.State, int32(n.Pid), int32(n.Restarts), n.Message
 		}
 	}
-	if h, gone := absent[out.Host]; gone {
+	if h, gone := offline[out.Host]; gone {
 		out.State, out.Message = nodeUnknown, h.Silence()
 	}
 	return out

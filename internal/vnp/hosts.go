@@ -8,15 +8,15 @@ import (
 	"slices"
 	"sync"
 
+	"trellis/internal/agentapi"
 	"trellis/internal/plan"
 	"trellis/internal/store"
-	"trellis/internal/vnet"
 )
 
 // prepare has the substrate node that a plan is for look at it, before it is
 // committed.
 func (s *Service) prepare(ctx context.Context, p *plan.Plan) error {
-	sub, err := s.substrates(ctx, p.Host)
+	sub, err := s.agents(ctx, p.Host)
 	if err != nil {
 		return err
 	}
@@ -41,13 +41,13 @@ func (s *Service) hostsOf(rec *store.VNetRecord) []string {
 
 // each calls f with the agent of each substrate node, side by side, and gives
 // the errors by host; those that could not be reached are among them.
-func (s *Service) each(ctx context.Context, hosts []string, f func(host string, sub Substrate) error) map[string]error {
+func (s *Service) each(ctx context.Context, hosts []string, f func(host string, sub agentapi.Agent) error) map[string]error {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	failed := map[string]error{}
 	for _, host := range hosts {
 		wg.Go(func() {
-			sub, err := s.substrates(ctx, host)
+			sub, err := s.agents(ctx, host)
 			if err == nil {
 				err = f(host, sub)
 			}
@@ -73,36 +73,10 @@ func (s *Service) sweep(ctx context.Context) error {
 	if len(hosts) == 0 {
 		names = []string{s.host}
 	}
-	failed := s.each(ctx, names, func(_ string, sub Substrate) error { return sub.SweepAll(ctx) })
+	failed := s.each(ctx, names, func(_ string, sub agentapi.Agent) error { return sub.SweepAll(ctx) })
 	var errs []error
 	for _, host := range slices.Sorted(maps.Keys(failed)) {
 		errs = append(errs, fmt.Errorf("remove what no VNet owns from %s: %w", host, failed[host]))
 	}
 	return errors.Join(errs...)
 }
-
-// UnknownHost is the error about a substrate node that is not among the known
-// ones; it is a store.ErrNotFound.
-func UnknownHost(name string, known []string) error {
-	hint := "`trellis substrate ls` lists those there are"
-	if near := vnet.Nearest(name, known); near != "" {
-		hint = fmt.Sprintf("did you mean %q?", near)
-	}
-	return unknownHost(fmt.Sprintf("there is no substrate node %q; %s", name, hint))
-}
-
-type unknownHost string
-
-func (e unknownHost) Error() string   { return string(e) }
-func (e unknownHost) Is(t error) bool { return t == store.ErrNotFound }
-
-// Unreachable is the error about a substrate node whose agent cannot be asked
-// now. What runs there goes on.
-type Unreachable struct {
-	Host string
-	Why  string // a sentence that names the host
-	Err  error  // what was met; nil: nothing was tried
-}
-
-func (e *Unreachable) Error() string { return e.Why }
-func (e *Unreachable) Unwrap() error { return e.Err }

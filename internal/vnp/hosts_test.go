@@ -12,15 +12,15 @@ import (
 
 	trellisv1 "trellis/api/trellis/v1"
 	"trellis/api/trellis/v1/trellisv1connect"
+	"trellis/internal/agentapi"
 	"trellis/internal/store"
-	"trellis/internal/vnp"
 )
 
 // silent makes the agent one that cannot be asked.
 func (s *substrate) silent(host string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.away = &vnp.Unreachable{Host: host, Why: "substrate node " + host + " does not answer", Err: errors.New("dial")}
+	s.away = &agentapi.Unreachable{Host: host, Why: "substrate node " + host + " does not answer", Err: errors.New("dial")}
 }
 
 // ring is a VNet of three nodes, each on a machine of its own.
@@ -71,7 +71,7 @@ func TestPingOverHosts(t *testing.T) {
 	}
 	for i, from := range []string{"a", "b", "c"} {
 		sub := subs[[]string{"alpha", "beta", "gamma"}[i]]
-		if len(sub.pinged) != 1 || len(sub.pinged[0].Pairs) != 4 || len(sub.pinged[0].Nodes) != 3 {
+		if len(sub.pinged) != 1 || len(sub.pinged[0].Pairs) != 4 {
 			t.Fatalf("%s was asked for %+v", sub.name, sub.pinged)
 		}
 		for _, p := range sub.pinged[0].Pairs {
@@ -176,17 +176,17 @@ func TestExecAndCaptureGoWhereTheNodeIs(t *testing.T) {
 
 // The figures of all machines come together; those of one that is silent are
 // missing, and said to be.
-func TestFiguresOfAllHosts(t *testing.T) {
+func TestStatisticsOfAllHosts(t *testing.T) {
 	subs, c := ring(t)
 	remote := netip.MustParseAddr("192.0.2.1")
-	subs["alpha"].nodes = map[string]vnp.NodeStats{"a": {Memory: 1, FastPath: vnp.FastPathOn}}
-	subs["beta"].nodes = map[string]vnp.NodeStats{"b": {Memory: 2, FastPath: "off: nftables rules"}}
-	subs["gamma"].nodes = map[string]vnp.NodeStats{"c": {Memory: 3}}
-	subs["alpha"].ports = map[string]vnp.PortStats{"a:eth1": {Device: "tr1", RxPackets: 9, RxFastPackets: 4, Drops: 2, DropsBy: map[string]uint64{"runt": 2},
-		Paths: []vnp.PathStats{{Peer: "beta", Remote: remote, Key: 7, MTU: 1400, State: vnp.PathUp, Message: "narrower than 1500"}}}}
-	subs["beta"].ports = map[string]vnp.PortStats{"b:eth2": {Device: "tr2",
-		Paths: []vnp.PathStats{{Peer: "gamma", Remote: remote, Key: 8, State: vnp.PathDown, Message: "no route"}}}}
-	subs["gamma"].ports = map[string]vnp.PortStats{}
+	subs["alpha"].nodes = map[string]agentapi.NodeStats{"a": {Memory: 1, FastPath: agentapi.FastPathOn}}
+	subs["beta"].nodes = map[string]agentapi.NodeStats{"b": {Memory: 2, FastPath: "off: nftables rules"}}
+	subs["gamma"].nodes = map[string]agentapi.NodeStats{"c": {Memory: 3}}
+	subs["alpha"].ports = map[string]agentapi.PortStats{"a:eth1": {Device: "tr1", RxPackets: 9, RxFastPackets: 4, Drops: 2, DropsBy: map[string]uint64{"runt": 2},
+		Paths: []agentapi.PathStats{{Peer: "beta", Remote: remote, Key: 7, MTU: 1400, State: agentapi.PathUp, Message: "narrower than 1500"}}}}
+	subs["beta"].ports = map[string]agentapi.PortStats{"b:eth2": {Device: "tr2",
+		Paths: []agentapi.PathStats{{Peer: "gamma", Remote: remote, Key: 8, State: agentapi.PathDown, Message: "no route"}}}}
+	subs["gamma"].ports = map[string]agentapi.PortStats{}
 	get := func() *trellisv1.GetResponse {
 		t.Helper()
 		r, err := c.Get(t.Context(), connect.NewRequest(&trellisv1.GetRequest{Name: "x"}))
@@ -202,16 +202,16 @@ func TestFiguresOfAllHosts(t *testing.T) {
 	if m.Nodes[0].Memory != 1 || m.Nodes[0].Fastpath != "on" || m.Nodes[1].Memory != 2 || m.Nodes[1].Fastpath != "off: nftables rules" || m.Nodes[2].Memory != 3 {
 		t.Errorf("nodes %v", m.Nodes)
 	}
-	if l := m.Links[0]; l.State != "up" || l.Message != "the way from alpha to beta: narrower than 1500" || l.Ports[0].Host != "alpha" || l.Ports[0].RxFastPackets != 4 ||
+	if l := m.Links[0]; l.State != "up" || l.Message != "the path from alpha to beta: narrower than 1500" || l.Ports[0].Host != "alpha" || l.Ports[0].RxFastPackets != 4 ||
 		l.Ports[0].DropsByReason["runt"] != 2 || l.Ports[0].Paths[0].Key != 7 || l.Ports[0].Paths[0].Remote != "192.0.2.1" || l.Ports[1].Host != "beta" {
 		t.Errorf("link ab: %v", l)
 	}
-	if l := m.Links[1]; l.State != "broken" || l.Message != "no way from beta to gamma: no route" {
+	if l := m.Links[1]; l.State != "broken" || l.Message != "no path from beta to gamma: no route" {
 		t.Errorf("link bc: %v", l)
 	}
 	subs["beta"].silent("beta")
 	m = get()
-	if len(m.Messages) != 1 || m.Messages[0] != "no figures from beta: substrate node beta does not answer" {
+	if len(m.Messages) != 1 || m.Messages[0] != "no statistics from beta: substrate node beta does not answer" {
 		t.Errorf("messages %q", m.Messages)
 	}
 	if m.Nodes[0].Memory != 1 || m.Nodes[1].Memory != 0 || m.Nodes[1].State != "running" || m.Nodes[2].Memory != 3 {
@@ -221,7 +221,7 @@ func TestFiguresOfAllHosts(t *testing.T) {
 
 func TestHosts(t *testing.T) {
 	subs, c := ring(t)
-	subs["beta"].uplinks = []vnp.UplinkStats{{Interface: "eth1", XDP: "native", MTU: 1500, Drops: map[string]uint64{"runt": 3}}}
+	subs["beta"].uplinks = []agentapi.UplinkStats{{Interface: "eth1", XDP: "native", MTU: 1500, Drops: map[string]uint64{"runt": 3}}}
 	if err := subs["gamma"].alive.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ func (s *Service) SetLink(ctx context.Context, req *connect.Request[trellisv1.Se
 	began := time.Now()
 	g, link, err := s.provider.SetLink(ctx, m.Vnet, m.Link, c, s.prepare)
 	if err != nil {
-		return nil, s.fail(err)
+		return nil, s.fail(s.suggest(ctx, m.Vnet, err))
 	}
 	// The others have nothing to do, and need not be there.
 	ends := map[string]bool{}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -11,20 +12,23 @@ import (
 	"connectrpc.com/connect"
 
 	trellisv1 "trellis/api/trellis/v1"
+	"trellis/internal/agentapi"
 	"trellis/internal/store"
+	"trellis/internal/vnet"
 )
 
 // pingProgress is the least time between two progress messages of a Ping.
 const pingProgress = 200 * time.Millisecond
 
-// Ping sends echo requests between the nodes' loopbacks. Each substrate node
+// Ping sends echo requests between the nodes, at the addresses that their names
+// stand for, or that were found in them. Each substrate node
 // sends those of its nodes.
 func (s *Service) Ping(ctx context.Context, req *connect.Request[trellisv1.PingRequest], stream *connect.ServerStream[trellisv1.PingResponse]) error {
 	m := req.Msg
 	if m.Sample < 0 || m.TimeoutNs < 0 {
 		return invalid("a sample of %d pairs with a timeout of %v makes no sense; both must be 0 (for the default) or more", m.Sample, time.Duration(m.TimeoutNs))
 	}
-	rec, err := s.store.VNet(ctx, m.Vnet)
+	rec, err := s.record(ctx, m.Vnet)
 	if err != nil {
 		return s.fail(err)
 	}
@@ -33,7 +37,7 @@ func (s *Service) Ping(ctx context.Context, req *connect.Request[trellisv1.PingR
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	p := newPinging(s, rec, m, func(done, total int) {
+	p := newPinging(s, rec, s.foundAddresses(ctx, rec), m, func(done, total int) {
 		err := stream.Send(&trellisv1.PingResponse{Event: &trellisv1.PingResponse_Progress{
 			Progress: &trellisv1.Progress{Phase: "pinging", Done: int32(done), Total: int32(total)},
 		}})
@@ -55,41 +59,39 @@ func (s *Service) Ping(ctx context.Context, req *connect.Request[trellisv1.PingR
 type pinging struct {
 	s      *Service
 	seed   int64
-	nodes  []PingNode
+	nodes  []agentapi.PingNode
 	shares map[string]*pingShare // by substrate node
 
 	mu    sync.Mutex
 	total int
 	last  time.Time // of the last progress
-	tell  func(done, total int)
+	send  func(done, total int)
 }
 
 // pingShare is what one substrate node sends.
 type pingShare struct {
-	request PingRequest
+	request agentapi.PingRequest
 	at      []int // index of each pair among all
 	done    int
-	result  *PingResult
+	result  *agentapi.PingResult
 }
 
-func newPinging(s *Service, rec *store.VNetRecord, m *trellisv1.PingRequest, tell func(done, total int)) *pinging {
-	p := &pinging{s: s, seed: m.Seed, shares: map[string]*pingShare{}, tell: tell, last: time.Now()}
-	hosts := make([]string, len(rec.Spec.Nodes))
-	for i := range rec.Spec.Nodes {
-		n := &rec.Spec.Nodes[i]
-		p.nodes = append(p.nodes, PingNode{Name: n.Name, Loopbacks: n.Loopbacks})
-		hosts[i] = s.hostOf(rec, n.Name)
-	}
-	pairs := allPairs(p.nodes)
+func newPinging(s *Service, rec *store.VNetRecord, found map[string][]netip.Addr, m *trellisv1.PingRequest, send func(done, total int)) *pinging {
+	p := &pinging{s: s, seed: m.Seed, shares: map[string]*pingShare{}, send: send, last: time.Now()}
+	book := newAddressBook(rec.Spec, found)
+	var pairs []agentapi.PingPair
 	if m.Sample > 0 {
-		pairs = samplePairs(p.nodes, int(m.Sample), m.Seed)
+		pairs = book.samplePairs(int(m.Sample), m.Seed)
+	} else {
+		pairs = book.allPairs()
 	}
+	p.nodes = book.nodes
 	p.total = len(pairs)
 	for i, pair := range pairs {
-		host := hosts[pair.From]
+		host := s.hostOf(rec, p.nodes[pair.From].Name)
 		share := p.shares[host]
 		if share == nil {
-			share = &pingShare{request: PingRequest{VNet: rec.Name(), Nodes: p.nodes, Timeout: time.Duration(m.TimeoutNs)}}
+			share = &pingShare{request: agentapi.PingRequest{VNet: rec.Name(), Nodes: p.nodes, Timeout: time.Duration(m.TimeoutNs)}}
 			p.shares[host] = share
 		}
 		share.request.Pairs = append(share.request.Pairs, pair)
@@ -98,11 +100,43 @@ func newPinging(s *Service, rec *store.VNetRecord, m *trellisv1.PingRequest, tel
 	return p
 }
 
+// foundAddresses asks the agents for the addresses of nodes whose own software sets
+// them. Those that cannot be asked are missing.
+func (s *Service) foundAddresses(ctx context.Context, rec *store.VNetRecord) map[string][]netip.Addr {
+	known := rec.Spec.NameAddresses()
+	ask := map[string][]string{} // nodes, by substrate node
+	for i := range rec.Spec.Nodes {
+		n := &rec.Spec.Nodes[i]
+		if len(known[n.Name]) == 0 || n.Routing.Protocol == vnet.None && n.Routing.Daemon != "" {
+			host := s.hostOf(rec, n.Name)
+			ask[host] = append(ask[host], n.Name)
+		}
+	}
+	found := map[string][]netip.Addr{}
+	if len(ask) == 0 {
+		return found
+	}
+	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
+	defer cancel()
+	var mu sync.Mutex
+	failed := s.each(ctx, slices.Collect(maps.Keys(ask)), func(host string, agent agentapi.Agent) error {
+		addrs, err := agent.Addresses(ctx, rec.Name(), ask[host])
+		mu.Lock()
+		defer mu.Unlock()
+		maps.Copy(found, addrs)
+		return err
+	})
+	for host, err := range failed {
+		s.log.Warn("the addresses of nodes are not known", "vnet", rec.Name(), "host", host, "error", err)
+	}
+	return found
+}
+
 // run has every substrate node send its share. The pairs of one that cannot have
 // failed for its reason, unless none can.
 func (p *pinging) run(ctx context.Context) (*trellisv1.PingResult, error) {
 	hosts := slices.Sorted(maps.Keys(p.shares))
-	failed := p.s.each(ctx, hosts, func(host string, sub Substrate) error {
+	failed := p.s.each(ctx, hosts, func(host string, sub agentapi.Agent) error {
 		share := p.shares[host]
 		r, err := sub.Ping(ctx, share.request, func(done, _ int) { p.progress(share, done) })
 		share.result = r
@@ -127,7 +161,7 @@ func (p *pinging) progress(share *pingShare, done int) {
 	for _, s := range p.shares {
 		all += s.done
 	}
-	p.tell(all, p.total)
+	p.send(all, p.total)
 }
 
 // merge puts the shares' outcomes together.
@@ -135,7 +169,7 @@ func (p *pinging) merge(hosts []string, failed map[string]error) *trellisv1.Ping
 	out := &trellisv1.PingResult{Pairs: int32(p.total), Seed: p.seed}
 	type lost struct {
 		at     int // among all pairs
-		pair   PingPair
+		pair   agentapi.PingPair
 		reason string
 	}
 	var all []lost

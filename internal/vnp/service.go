@@ -9,6 +9,7 @@ import (
 
 	trellisv1 "trellis/api/trellis/v1"
 	"trellis/api/trellis/v1/trellisv1connect"
+	"trellis/internal/agentapi"
 	"trellis/internal/pip"
 	"trellis/internal/store"
 )
@@ -17,9 +18,9 @@ import (
 type Config struct {
 	Store    *store.Store
 	Provider *pip.Provider
-	// Substrates gives the agent of a substrate node. The error is one sentence on
+	// Agents gives the agent of a substrate node. The error is one sentence on
 	// why it cannot be asked: it is not known, has vanished, or does not answer.
-	Substrates func(ctx context.Context, host string) (Substrate, error)
+	Agents func(ctx context.Context, host string) (agentapi.Agent, error)
 	// Version, StateDir, RunDir and Host are what Info tells; Host is also the
 	// substrate node that this process runs on.
 	Version, StateDir, RunDir, Host string
@@ -28,12 +29,13 @@ type Config struct {
 
 // Service serves VNetService.
 type Service struct {
-	store      *store.Store
-	provider   *pip.Provider
-	substrates func(ctx context.Context, host string) (Substrate, error)
-	host       string
-	info       *trellisv1.InfoResponse
-	log        *slog.Logger
+	store    *store.Store
+	provider *pip.Provider
+	agents   func(ctx context.Context, host string) (agentapi.Agent, error)
+	host     string
+	requests requests
+	info     *trellisv1.InfoResponse
+	log      *slog.Logger
 }
 
 var _ trellisv1connect.VNetServiceHandler = (*Service)(nil)
@@ -44,12 +46,15 @@ func New(c Config) *Service {
 		c.Log = slog.Default()
 	}
 	return &Service{
-		store: c.Store, provider: c.Provider, substrates: c.Substrates, host: c.Host, log: c.Log,
+		store: c.Store, provider: c.Provider, agents: c.Agents, host: c.Host, log: c.Log,
 		info: &trellisv1.InfoResponse{
 			Version: c.Version, Pid: int32(os.Getpid()), StateDir: c.StateDir, RunDir: c.RunDir, Host: c.Host,
 		},
 	}
 }
+
+// Version is that of the service's build.
+func (s *Service) Version() string { return s.info.Version }
 
 // Info tells about the service itself.
 func (s *Service) Info(context.Context, *connect.Request[trellisv1.InfoRequest]) (*connect.Response[trellisv1.InfoResponse], error) {

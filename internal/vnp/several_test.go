@@ -11,9 +11,9 @@ import (
 	"connectrpc.com/connect"
 
 	trellisv1 "trellis/api/trellis/v1"
+	"trellis/internal/agentapi"
 	"trellis/internal/plan"
 	"trellis/internal/store"
-	"trellis/internal/vnp"
 )
 
 // spread is description with node a on alpha and node b on beta.
@@ -182,6 +182,10 @@ func TestAVanishedHostIsNamed(t *testing.T) {
 		t.Errorf("nodes %v", m.Nodes)
 	}
 
+	if l := m.Links[0]; l.State != "unknown" || !strings.Contains(l.Message, "beta has not been heard of") || m.Links[1].State != "up" {
+		t.Errorf("links %v", m.Links)
+	}
+
 	v.Nodes[2].Cpu = 0.5
 	stream, err := c.Apply(within(t, 3*time.Second), connect.NewRequest(&trellisv1.ApplyRequest{Vnet: v, Wait: true}))
 	if err != nil {
@@ -212,22 +216,22 @@ func TestAVanishedHostIsNamed(t *testing.T) {
 	}
 }
 
-// TestAWayThatIsDownIsNamed has alpha report that it cannot reach beta.
-func TestAWayThatIsDownIsNamed(t *testing.T) {
+// TestAPathThatIsDownIsNamed has alpha report that it cannot reach beta.
+func TestAPathThatIsDownIsNamed(t *testing.T) {
 	subs, _, c := serveOn(t, "alpha", "beta")
 	subs["alpha"].set(func(p *plan.Plan) []store.Status {
 		if p.Empty() {
 			return works(p)
 		}
 		reports := works(p)[:2] // it waits for routes
-		reports[1].Paths = []store.PathTrouble{
+		reports[1].Paths = []store.PathFault{
 			{Link: "cd", Peer: "beta", Message: "it carries 1400"},
 			{Link: "ab", Peer: "beta", Down: true, Message: "there is no route to 192.0.2.2"},
 		}
-		reports[1].PathsInTrouble = 2
+		reports[1].FaultyPaths = 2
 		return reports
 	})
-	want := "link ab has no way from alpha to beta: there is no route to 192.0.2.2; and 1 more link is in trouble"
+	want := "link ab has no path from alpha to beta: there is no route to 192.0.2.2; and 1 more link is degraded"
 	_, _, _, err := apply(within(t, 2*time.Second), c, &trellisv1.ApplyRequest{Vnet: spread("x"), Wait: true})
 	wantError(t, err, connect.CodeDeadlineExceeded, "not converged", want)
 	list, err := c.List(t.Context(), connect.NewRequest(&trellisv1.ListRequest{}))
@@ -238,8 +242,8 @@ func TestAWayThatIsDownIsNamed(t *testing.T) {
 
 func TestDryRunAsksEveryHost(t *testing.T) {
 	subs, _, c := serveOn(t, "alpha", "beta")
-	subs["alpha"].steps = []vnp.Step{{Op: "start", Object: "node a", Detail: "new"}}
-	subs["beta"].steps = []vnp.Step{{Op: "start", Object: "node b"}}
+	subs["alpha"].steps = []agentapi.Step{{Op: "start", Object: "node a", Detail: "new"}}
+	subs["beta"].steps = []agentapi.Step{{Op: "start", Object: "node b"}}
 	_, _, steps, err := apply(t.Context(), c, &trellisv1.ApplyRequest{Vnet: spread("x"), DryRun: true})
 	if err != nil || len(steps.GetSteps()) != 2 || steps.Steps[0].Detail != "on alpha: new" || steps.Steps[1].Detail != "on beta" {
 		t.Errorf("steps %v, %v", steps, err)
@@ -296,5 +300,61 @@ func TestDownGoesOnPastAVanishedHost(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("x is not forgotten")
 		}
+	}
+}
+
+// What a client hears of an agent that does not answer is the sentence, and not
+// what the connection's own error says.
+func TestClientsHearTheSentence(t *testing.T) {
+	subs, _, c := serveOn(t, "alpha", "beta")
+	if _, _, _, err := apply(t.Context(), c, &trellisv1.ApplyRequest{Vnet: spread("x"), Wait: true}); err != nil {
+		t.Fatal(err)
+	}
+	const sentence = "substrate node beta does not answer; start it"
+	subs["beta"].mu.Lock()
+	subs["beta"].away = &agentapi.Unreachable{
+		Host: "beta", Why: sentence, Err: connect.NewError(connect.CodeUnavailable, errors.New("connection refused")),
+	}
+	subs["beta"].mu.Unlock()
+	exec := c.Exec(t.Context())
+	if err := exec.Send(&trellisv1.ExecRequest{Message: &trellisv1.ExecRequest_Start{Start: &trellisv1.ExecStart{Vnet: "x", Node: "b", Argv: []string{"true"}}}}); err != nil {
+		t.Fatal(err)
+	}
+	_, execErr := exec.Receive()
+	capture, err := c.Capture(t.Context(), connect.NewRequest(&trellisv1.CaptureRequest{Vnet: "x", Node: "b", Interface: "eth1"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	capture.Receive()
+	_, restartErr := c.Restart(t.Context(), connect.NewRequest(&trellisv1.RestartRequest{Vnet: "x", Node: "b"}))
+	for call, err := range map[string]error{"Exec": execErr, "Capture": capture.Err(), "Restart": restartErr} {
+		var known *connect.Error
+		if !errors.As(err, &known) || known.Code() != connect.CodeUnavailable || !strings.Contains(known.Message(), sentence) {
+			t.Errorf("%s: %v, want %q", call, err, sentence)
+		}
+	}
+	got, err := c.Get(t.Context(), connect.NewRequest(&trellisv1.GetRequest{Name: "x"}))
+	if err != nil || !strings.Contains(strings.Join(got.Msg.Messages, "\n"), sentence) {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// A network whose own software leaves routes missing has not converged, whatever its
+// agent has ended with.
+func TestApplySaysWhatIsMissing(t *testing.T) {
+	sub, _, c := serve(t)
+	sub.set(func(p *plan.Plan) []store.Status {
+		now := time.Now()
+		return []store.Status{{
+			Phase: store.PhaseConverged, CreatedAt: now, ConvergedAt: now, Changes: 4, Routers: 2, Converged: 1,
+			Missing: []store.Missing{{Node: "b", Prefixes: []string{"10.9.0.1/32"}, Count: 1}}, MissingNodes: 1,
+		}}
+	})
+	_, r, _, err := apply(t.Context(), c, &trellisv1.ApplyRequest{Vnet: description("x"), Wait: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Checked != 2 || r.Complete != 1 || r.ConvergedSeconds != 0 || r.Message != "b has no route to 10.9.0.1/32" {
+		t.Errorf("result %v", r)
 	}
 }

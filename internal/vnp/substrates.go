@@ -9,6 +9,7 @@ import (
 	"connectrpc.com/connect"
 
 	trellisv1 "trellis/api/trellis/v1"
+	"trellis/internal/agentapi"
 	"trellis/internal/store"
 )
 
@@ -24,19 +25,19 @@ func (s *Service) Hosts(ctx context.Context, _ *connect.Request[trellisv1.HostsR
 	if err != nil {
 		return nil, s.fail(err)
 	}
-	records, err := s.store.VNets(ctx)
+	summaries, err := s.store.Summaries(ctx)
 	if err != nil {
 		return nil, s.fail(err)
 	}
-	uplinks, silent := s.uplinks(ctx, alive(hosts))
-	given := s.given(records)
+	uplinks, missing := s.uplinks(ctx, alive(hosts))
+	shares := allocated(summaries)
 	out := &trellisv1.HostsResponse{}
 	for _, name := range slices.Sorted(maps.Keys(hosts)) {
-		status := hostStatus(hosts[name], given[name])
+		status := hostStatus(hosts[name], shares[name])
 		for _, u := range hosts[name].Uplinks {
 			status.Uplinks = append(status.Uplinks, uplinkStatus(u, uplinks[name]))
 		}
-		if err := silent[name]; err != nil && status.Message == "" {
+		if err := missing[name]; err != nil && status.Message == "" {
 			status.Message = err.Error()
 		}
 		out.Hosts = append(out.Hosts, status)
@@ -59,7 +60,7 @@ func (s *Service) ForgetHost(ctx context.Context, req *connect.Request[trellisv1
 		}
 		return connect.NewResponse(&trellisv1.ForgetHostResponse{}), nil
 	}
-	return nil, s.fail(UnknownHost(req.Msg.Name, slices.Collect(maps.Keys(hosts))))
+	return nil, s.fail(store.UnknownHost(req.Msg.Name, slices.Collect(maps.Keys(hosts))))
 }
 
 // alive gives the names of the hosts that are, sorted.
@@ -74,59 +75,50 @@ func alive(hosts map[string]store.HostState) []string {
 	return names
 }
 
-// share is what the nodes that are placed on a substrate node may use.
-type share struct {
-	nodes  int32
-	memory int64
-	cpu    float64
-}
-
-// given adds up the limits of all nodes by substrate node.
-func (s *Service) given(records []*store.VNetRecord) map[string]share {
-	out := map[string]share{}
-	for _, rec := range records {
-		if rec.State != store.Present {
+// allocated adds up the limits of all nodes by substrate node.
+func allocated(summaries []store.Summary) map[string]store.Share {
+	out := map[string]store.Share{}
+	for _, sum := range summaries {
+		if sum.State != store.Present {
 			continue
 		}
-		for i := range rec.Spec.Nodes {
-			n := &rec.Spec.Nodes[i]
-			host := s.hostOf(rec, n.Name)
-			g := out[host]
-			g.nodes++
-			g.memory += n.Memory
-			g.cpu += n.CPU
-			out[host] = g
+		for host, share := range sum.Shares {
+			all := out[host]
+			all.Nodes += share.Nodes
+			all.Memory += share.Memory
+			all.CPU += share.CPU
+			out[host] = all
 		}
 	}
 	return out
 }
 
 // uplinks asks the hosts for their uplinks' counters, by host and interface.
-func (s *Service) uplinks(ctx context.Context, hosts []string) (map[string]map[string]UplinkStats, map[string]error) {
-	ctx, cancel := context.WithTimeout(ctx, figuresTime)
+func (s *Service) uplinks(ctx context.Context, hosts []string) (map[string]map[string]agentapi.UplinkStats, map[string]error) {
+	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
 	defer cancel()
 	var mu sync.Mutex
-	all := map[string]map[string]UplinkStats{}
-	silent := s.each(ctx, hosts, func(host string, sub Substrate) error {
+	all := map[string]map[string]agentapi.UplinkStats{}
+	missing := s.each(ctx, hosts, func(host string, sub agentapi.Agent) error {
 		stats, err := sub.UplinkStats(ctx)
 		if err != nil {
-			return doing("read the uplinks' counters", err)
+			return describe("read the uplinks' counters", err)
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		all[host] = map[string]UplinkStats{}
+		all[host] = map[string]agentapi.UplinkStats{}
 		for _, u := range stats {
 			all[host][u.Interface] = u
 		}
 		return nil
 	})
-	return all, silent
+	return all, missing
 }
 
-func hostStatus(h store.HostState, g share) *trellisv1.HostStatus {
+func hostStatus(h store.HostState, share store.Share) *trellisv1.HostStatus {
 	out := &trellisv1.HostStatus{
 		Name: h.Name, State: hostVanished, SeenUnix: h.Seen.Unix(), Version: h.Version, Mtu: int32(h.MTU),
-		Memory: h.Memory, MemoryUsed: g.memory, Cpu: h.CPU, CpuUsed: g.cpu, Nodes: g.nodes, Message: h.Message,
+		Memory: h.Memory, MemoryUsed: share.Memory, Cpu: h.CPU, CpuUsed: share.CPU, Nodes: int32(share.Nodes), Message: h.Message,
 	}
 	if h.Alive {
 		out.State = hostAlive
@@ -138,7 +130,7 @@ func hostStatus(h store.HostState, g share) *trellisv1.HostStatus {
 }
 
 // uplinkStatus joins what a host has written about an uplink with what it counts.
-func uplinkStatus(u store.HostUplink, live map[string]UplinkStats) *trellisv1.UplinkStatus {
+func uplinkStatus(u store.HostUplink, live map[string]agentapi.UplinkStats) *trellisv1.UplinkStatus {
 	out := &trellisv1.UplinkStatus{Interface: u.Interface, Xdp: u.XDP, Message: u.Message}
 	if l, ok := live[u.Interface]; ok {
 		out.Xdp, out.Drops, out.Mtu = l.XDP, l.Drops, int32(l.MTU)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 
 	trellisv1 "trellis/api/trellis/v1"
 	"trellis/api/trellis/v1/trellisv1connect"
+	"trellis/internal/agentapi"
 	"trellis/internal/pip"
 	"trellis/internal/plan"
 	"trellis/internal/store"
@@ -32,18 +34,21 @@ type substrate struct {
 	alive  *store.Registration
 	report func(p *plan.Plan) []store.Status // the answer to a plan
 
-	mu      sync.Mutex
-	refuse  error      // of Prepare
-	steps   []vnp.Step // of DryRun
-	swept   int
-	away    error             // why it cannot be asked
-	pinged  []vnp.PingRequest // what it was asked to send
-	entered []string          // nodes that it ran commands in, interfaces that it captured at
-	nodes   map[string]vnp.NodeStats
-	ports   map[string]vnp.PortStats
-	uplinks []vnp.UplinkStats
-	signals chan syscall.Signal
-	clients []net.Conn
+	mu        sync.Mutex
+	fetch     chan struct{} // what Prepare waits for; nil: nothing
+	fetching  atomic.Int32
+	refuse    error           // of Prepare
+	steps     []agentapi.Step // of DryRun
+	swept     int
+	away      error                  // why it cannot be asked
+	pinged    []agentapi.PingRequest // what it was asked to send
+	entered   []string               // nodes that it ran commands in, interfaces that it captured at
+	nodes     map[string]agentapi.NodeStats
+	ports     map[string]agentapi.PortStats
+	uplinks   []agentapi.UplinkStats
+	addresses map[string][]netip.Addr
+	signals   chan syscall.Signal
+	clients   []net.Conn
 }
 
 // hangUp breaks all connections, as the death of a client does.
@@ -72,7 +77,7 @@ func (s *substrate) run(ctx context.Context) {
 	}
 }
 
-// works is an agent without trouble.
+// works is an agent without faults.
 func works(p *plan.Plan) []store.Status {
 	if p.Empty() {
 		return []store.Status{{Phase: store.PhaseRemoving, Done: 1, Total: 2}, {Phase: store.PhaseRemoved}}
@@ -89,16 +94,35 @@ func works(p *plan.Plan) []store.Status {
 	}
 }
 
-func (s *substrate) Prepare(context.Context, *plan.Plan) error {
+func (s *substrate) Prepare(ctx context.Context, _ *plan.Plan) error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.refuse
+	refuse, fetch := s.refuse, s.fetch
+	s.mu.Unlock()
+	if fetch != nil {
+		s.fetching.Add(1)
+		select {
+		case <-fetch:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return refuse
 }
 
-func (s *substrate) DryRun(context.Context, *plan.Plan) ([]vnp.Step, error) {
+func (s *substrate) DryRun(context.Context, *plan.Plan) ([]agentapi.Step, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.steps, nil
+}
+
+func (s *substrate) Logs(_ context.Context, _, node string, q agentapi.LogQuery, each func(string, []byte) error) error {
+	s.enter(node + " logs")
+	return each("zebra", fmt.Appendf(nil, "%+v\n", q))
+}
+
+func (s *substrate) Restart(_ context.Context, _, node, service string) error {
+	s.enter(node + " restart " + service)
+	return nil
 }
 
 func (s *substrate) Capture(ctx context.Context, _, node, iface string, _ uint32, count uint64, w io.Writer) error {
@@ -111,33 +135,39 @@ func (s *substrate) Capture(ctx context.Context, _, node, iface string, _ uint32
 	return nil
 }
 
+func (s *substrate) Addresses(context.Context, string, []string) (map[string][]netip.Addr, error) {
+	return s.addresses, nil
+}
+
 // Ping says that the first pair fails, and the others answer.
-func (s *substrate) Ping(_ context.Context, r vnp.PingRequest, progress func(int, int)) (*vnp.PingResult, error) {
+func (s *substrate) Ping(_ context.Context, r agentapi.PingRequest, progress func(int, int)) (*agentapi.PingResult, error) {
 	s.mu.Lock()
 	s.pinged = append(s.pinged, r)
 	s.mu.Unlock()
 	progress(1, len(r.Pairs))
-	out := &vnp.PingResult{Failed: []vnp.PingFailure{{Pair: 0, Reason: "no answer"}}}
+	out := &agentapi.PingResult{Failed: []agentapi.PingFailure{{Pair: 0, Reason: "no answer"}}}
 	for range r.Pairs[1:] {
 		out.RTT = append(out.RTT, time.Millisecond)
 	}
 	return out, nil
 }
 
-func (s *substrate) UplinkStats(context.Context) ([]vnp.UplinkStats, error) { return s.uplinks, nil }
+func (s *substrate) UplinkStats(context.Context) ([]agentapi.UplinkStats, error) {
+	return s.uplinks, nil
+}
 
-func (s *substrate) NodeStats(context.Context, string) (map[string]vnp.NodeStats, error) {
+func (s *substrate) NodeStats(context.Context, string) (map[string]agentapi.NodeStats, error) {
 	if s.nodes != nil {
 		return s.nodes, nil
 	}
-	return map[string]vnp.NodeStats{"a": {Memory: 1 << 20, CPU: 0.5, Services: []vnp.ServiceStats{{Name: "zebra", State: "running"}}}}, nil
+	return map[string]agentapi.NodeStats{"a": {Memory: 1 << 20, CPU: 0.5, Services: []agentapi.ServiceStats{{Name: "zebra", State: "running"}}}}, nil
 }
 
-func (s *substrate) PortStats(context.Context, string) (map[string]vnp.PortStats, error) {
+func (s *substrate) PortStats(context.Context, string) (map[string]agentapi.PortStats, error) {
 	if s.ports != nil {
 		return s.ports, nil
 	}
-	return map[string]vnp.PortStats{"a:eth1": {Device: "tr1", RxPackets: 7}}, nil
+	return map[string]agentapi.PortStats{"a:eth1": {Device: "tr1", RxPackets: 7}}, nil
 }
 
 func (s *substrate) SweepAll(context.Context) error {
@@ -149,7 +179,7 @@ func (s *substrate) SweepAll(context.Context) error {
 
 // Exec gives a process that copies its input to its output and ends with it, or
 // with a signal.
-func (s *substrate) Exec(_ context.Context, _, node string, e vnp.ExecSpec) (vnp.Process, error) {
+func (s *substrate) Exec(_ context.Context, _, node string, e agentapi.ExecSpec) (agentapi.Process, error) {
 	s.enter(node)
 	p := &process{signals: s.signals, done: make(chan int, 2)}
 	fmt.Fprintf(e.Stderr, "%s %dx%d %s\n", strings.Join(e.Argv, " "), e.Rows, e.Cols, strings.Join(e.Env, " "))
@@ -213,7 +243,7 @@ func serveOn(t *testing.T, names ...string) (map[string]*substrate, *store.Store
 	}
 	_, handler := trellisv1connect.NewVNetServiceHandler(vnp.New(vnp.Config{
 		Store: st, Provider: provider, Version: "v1", StateDir: "/s", RunDir: "/r", Host: names[0],
-		Substrates: func(_ context.Context, host string) (vnp.Substrate, error) {
+		Agents: func(_ context.Context, host string) (agentapi.Agent, error) {
 			if subs[host] == nil {
 				return nil, fmt.Errorf("there is no %s", host)
 			}
@@ -344,7 +374,7 @@ func TestApplyCreatesAndConverges(t *testing.T) {
 
 func TestDryRunChangesNothing(t *testing.T) {
 	sub, st, c := serve(t)
-	sub.steps = []vnp.Step{{Op: "start", Object: "node a", Detail: "new"}}
+	sub.steps = []agentapi.Step{{Op: "start", Object: "node a", Detail: "new"}}
 	_, r, steps, err := apply(t.Context(), c, &trellisv1.ApplyRequest{Vnet: description("x"), DryRun: true})
 	if err != nil || r != nil || len(steps.GetSteps()) != 1 || steps.Steps[0].Object != "node a" {
 		t.Errorf("steps %v, result %v, error %v", steps, r, err)
@@ -400,7 +430,7 @@ func TestLateConvergenceNamesWhatIsMissing(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	_, _, _, err := apply(ctx, c, &trellisv1.ApplyRequest{Vnet: description("x"), Wait: true})
-	wantError(t, err, connect.CodeDeadlineExceeded, "not converged", "b misses 10.9.9.1/32 (a) and 2 more", "4 more nodes", "trellis exec x/b")
+	wantError(t, err, connect.CodeDeadlineExceeded, "not converged", "b has no route to 10.9.9.1/32 (a) and 2 more", "4 more nodes", "trellis exec x/b")
 	if _, _, _, err := apply(t.Context(), c, &trellisv1.ApplyRequest{Vnet: description("x")}); err != nil {
 		t.Errorf("without waiting: %v", err)
 	}

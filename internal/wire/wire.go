@@ -15,9 +15,11 @@ import (
 // ToProto gives the API's form of a network.
 func ToProto(v *vnet.VNet) *trellisv1.VNet {
 	out := &trellisv1.VNet{
-		Name:       v.Name,
-		Routing:    routingToProto(v.Routing),
-		Addressing: &trellisv1.Addressing{Ipv4: prefixText(v.Addressing.IPv4), Ipv6: prefixText(v.Addressing.IPv6)},
+		Name:    v.Name,
+		Routing: routingToProto(v.Routing),
+		Addressing: &trellisv1.Addressing{
+			Ipv4: prefixText(v.Addressing.IPv4), Ipv6: prefixText(v.Addressing.IPv6), Mode: string(v.Addressing.Mode),
+		},
 	}
 	for i := range v.Nodes {
 		out.Nodes = append(out.Nodes, nodeToProto(&v.Nodes[i]))
@@ -29,16 +31,34 @@ func ToProto(v *vnet.VNet) *trellisv1.VNet {
 }
 
 func routingToProto(r vnet.Routing) *trellisv1.Routing {
-	return &trellisv1.Routing{Protocol: string(r.Protocol), Daemon: string(r.Daemon), Timers: string(r.Timers)}
+	out := &trellisv1.Routing{
+		Protocol: string(r.Protocol), Igp: string(r.IGP), Daemon: string(r.Daemon), Timers: string(r.Timers),
+		Area: string(r.Area), DefaultRoute: r.DefaultRoute, RouteReflector: r.RouteReflector,
+	}
+	if i := r.Intervals; !i.IsZero() {
+		out.Intervals = &trellisv1.Intervals{HelloNs: int64(i.Hello), DeadNs: int64(i.Dead)}
+		if i.SPF != [3]time.Duration{} {
+			out.Intervals.SpfNs = []int64{int64(i.SPF[0]), int64(i.SPF[1]), int64(i.SPF[2])}
+		}
+	}
+	return out
+}
+
+func linkRoutingToProto(r vnet.LinkRouting) *trellisv1.LinkRouting {
+	if r == (vnet.LinkRouting{}) {
+		return nil
+	}
+	return &trellisv1.LinkRouting{Protocol: string(r.Protocol), Area: string(r.Area), Passive: r.Passive}
 }
 
 func nodeToProto(n *vnet.Node) *trellisv1.Node {
 	out := &trellisv1.Node{
-		Name: n.Name, Image: n.Image, Cmd: n.Cmd,
+		Name: n.Name, Display: n.Display, Image: n.Image, Cmd: n.Cmd, Restart: string(n.Restart), ExecTimeoutNs: n.ExecTimeout.Nanoseconds(),
 		Cpu: n.CPU, Memory: n.Memory, Pids: int32(n.Pids), Disk: n.Disk,
 		Env: n.Env, Exec: n.Exec, Sysctls: n.Sysctls,
 		Routing: routingToProto(n.Routing), Asn: n.ASN, On: n.On,
 		Fastpath: string(n.FastPath), RouterId: addrText(n.RouterID),
+		Kind: string(n.Kind), Addressing: string(n.Addressing),
 	}
 	for _, f := range n.Files {
 		out.Files = append(out.Files, &trellisv1.File{Path: f.Path, Content: f.Content, Mode: f.Mode})
@@ -54,7 +74,10 @@ func nodeToProto(n *vnet.Node) *trellisv1.Node {
 
 // LinkToProto gives the API's form of a link.
 func LinkToProto(l *vnet.Link) *trellisv1.Link {
-	out := &trellisv1.Link{Name: l.Name, Type: string(l.Type), Down: l.Down}
+	out := &trellisv1.Link{
+		Name: l.Name, Type: string(l.Type), Down: l.Down,
+		Addressing: string(l.Addressing), Routing: linkRoutingToProto(l.Routing),
+	}
 	for i := range l.Endpoints {
 		e := &l.Endpoints[i]
 		end := &trellisv1.Interface{
@@ -104,10 +127,11 @@ func FromProto(p *trellisv1.VNet) (*vnet.VNet, error) {
 	c := &converter{}
 	v := &vnet.VNet{
 		Name:    p.GetName(),
-		Routing: routingFromProto(p.GetRouting()),
+		Routing: c.routing("routing", p.GetRouting()),
 		Addressing: vnet.Addressing{
 			IPv4: c.prefix("addressing.ipv4", p.GetAddressing().GetIpv4(), true),
 			IPv6: c.prefix("addressing.ipv6", p.GetAddressing().GetIpv6(), true),
+			Mode: vnet.AddressMode(p.GetAddressing().GetMode()),
 		},
 	}
 	for i, n := range p.GetNodes() {
@@ -148,21 +172,40 @@ func (c *converter) addr(path, s string) netip.Addr {
 	return a
 }
 
-func routingFromProto(r *trellisv1.Routing) vnet.Routing {
-	return vnet.Routing{
-		Protocol: vnet.Protocol(r.GetProtocol()),
-		Daemon:   vnet.Daemon(r.GetDaemon()),
-		Timers:   vnet.Timers(r.GetTimers()),
+func (c *converter) routing(path string, r *trellisv1.Routing) vnet.Routing {
+	out := vnet.Routing{
+		Protocol:       vnet.Protocol(r.GetProtocol()),
+		IGP:            vnet.Protocol(r.GetIgp()),
+		Daemon:         vnet.Daemon(r.GetDaemon()),
+		Timers:         vnet.Timers(r.GetTimers()),
+		Intervals:      vnet.Intervals{Hello: time.Duration(r.GetIntervals().GetHelloNs()), Dead: time.Duration(r.GetIntervals().GetDeadNs())},
+		Area:           vnet.Area(r.GetArea()),
+		DefaultRoute:   r.GetDefaultRoute(),
+		RouteReflector: r.GetRouteReflector(),
 	}
+	switch spf := r.GetIntervals().GetSpfNs(); len(spf) {
+	case 0:
+	case len(out.Intervals.SPF):
+		for i := range spf {
+			out.Intervals.SPF[i] = time.Duration(spf[i])
+		}
+	default:
+		c.add(path+".intervals.spf_ns", "give three: first, next, most", "%d delays of the shortest-path calculation", len(spf))
+	}
+	return out
+}
+
+func linkRoutingFromProto(r *trellisv1.LinkRouting) vnet.LinkRouting {
+	return vnet.LinkRouting{Protocol: vnet.Protocol(r.GetProtocol()), Area: vnet.Area(r.GetArea()), Passive: r.GetPassive()}
 }
 
 func (c *converter) node(path string, p *trellisv1.Node) vnet.Node {
 	n := vnet.Node{
-		Name: p.GetName(), Image: p.GetImage(), Cmd: p.GetCmd(),
+		Name: p.GetName(), Display: p.GetDisplay(), Image: p.GetImage(), Cmd: p.GetCmd(), Restart: vnet.Restart(p.GetRestart()), ExecTimeout: time.Duration(p.GetExecTimeoutNs()),
 		CPU: p.GetCpu(), Memory: p.GetMemory(), Pids: int(p.GetPids()), Disk: p.GetDisk(),
 		Env: p.GetEnv(), Exec: p.GetExec(), Sysctls: p.GetSysctls(),
-		Routing: routingFromProto(p.GetRouting()), ASN: p.GetAsn(), On: p.GetOn(),
-		FastPath: vnet.FastPath(p.GetFastpath()),
+		Routing: c.routing(path+".routing", p.GetRouting()), ASN: p.GetAsn(), On: p.GetOn(),
+		FastPath: vnet.FastPath(p.GetFastpath()), Kind: vnet.Kind(p.GetKind()), Addressing: vnet.AddressMode(p.GetAddressing()),
 	}
 	for _, f := range p.GetFiles() {
 		n.Files = append(n.Files, vnet.File{Path: f.GetPath(), Content: f.GetContent(), Mode: f.GetMode()})
@@ -180,7 +223,10 @@ func (c *converter) node(path string, p *trellisv1.Node) vnet.Node {
 }
 
 func (c *converter) link(path string, p *trellisv1.Link) vnet.Link {
-	l := vnet.Link{Name: p.GetName(), Type: vnet.LinkType(p.GetType()), Down: p.GetDown()}
+	l := vnet.Link{
+		Name: p.GetName(), Type: vnet.LinkType(p.GetType()), Down: p.GetDown(),
+		Addressing: vnet.AddressMode(p.GetAddressing()), Routing: linkRoutingFromProto(p.GetRouting()),
+	}
 	for i, e := range p.GetEndpoints() {
 		at := fmt.Sprintf("%s.endpoints[%d]", path, i)
 		end := vnet.Interface{

@@ -57,6 +57,10 @@ func fill(t *testing.T, r *rand.Rand, v reflect.Value) {
 		for i := range v.Len() {
 			fill(t, r, v.Index(i))
 		}
+	case reflect.Array:
+		for i := range v.Len() {
+			fill(t, r, v.Index(i))
+		}
 	case reflect.Map:
 		v.Set(reflect.MakeMap(v.Type()))
 		for range 2 {
@@ -101,7 +105,7 @@ func TestEveryFieldOfTheAPISurvivesTheModel(t *testing.T) {
 	var v vnet.VNet
 	fill(t, rand.New(rand.NewPCG(1, 1)), reflect.ValueOf(&v).Elem())
 	p := ToProto(&v)
-	for _, m := range []proto.Message{p, p.Routing, p.Addressing, p.Nodes[0], p.Nodes[0].Files[0], p.Nodes[0].Position,
+	for _, m := range []proto.Message{p, p.Routing, p.Routing.Intervals, p.Addressing, p.Links[0].Routing, p.Nodes[0], p.Nodes[0].Files[0], p.Nodes[0].Position,
 		p.Links[0], p.Links[0].Endpoints[0], p.Links[0].Endpoints[0].Tx} {
 		fields := m.ProtoReflect().Descriptor().Fields()
 		for i := range fields.Len() {

@@ -79,15 +79,15 @@ func TestBadInput(t *testing.T) {
 				if d := time.Since(begin); d > 5*time.Second {
 					t.Errorf("%s takes %v", verb, d)
 				}
-				said := stdout + stderr
-				if c.line > 0 && !strings.Contains(said, fmt.Sprintf("%s:%d: ", file, c.line)) {
-					t.Errorf("%s does not name line %d: %s", verb, c.line, said)
+				output := stdout + stderr
+				if c.line > 0 && !strings.Contains(output, fmt.Sprintf("%s:%d: ", file, c.line)) {
+					t.Errorf("%s does not name line %d: %s", verb, c.line, output)
 				}
-				if !strings.Contains(said, file+":") || !strings.Contains(said, c.says) {
-					t.Errorf("%s does not name the file, or %q: %s", verb, c.says, said)
+				if !strings.Contains(output, file+":") || !strings.Contains(output, c.says) {
+					t.Errorf("%s does not name the file, or %q: %s", verb, c.says, output)
 				}
-				if len(said) > 2000 {
-					t.Errorf("%s says %d bytes", verb, len(said))
+				if len(output) > 2000 {
+					t.Errorf("%s says %d bytes", verb, len(output))
 				}
 			}
 		})

@@ -50,7 +50,7 @@ func changes() []change {
 			name: "a node added", old: "links:\n", new: "  e: {}\nlinks:\n  - {name: de, endpoints: [\"d:e0\", \"e:d0\"]}\n",
 			steps: []string{
 				"start e", "add-port d:e0", "add-port e:d0", "join d:e0 - e:d0", "carrier d:e0", "carrier e:d0", "address d", "address e",
-				"reload a", "reload b", "reload c", "reload d", "release e",
+				"reload d", "release e",
 			},
 			check: inNode("a", "ping -c1 -W2 e", " 0% packet loss"),
 		},
@@ -72,7 +72,7 @@ func changes() []change {
 		{
 			name: "an MTU changed", old: `"d:c0"], cost: 100`, new: `"d:c0"], cost: 100, mtu: 1400`,
 			steps: []string{"resize c:d0", "resize d:c0", "address c", "address d"},
-			check: inNode("d", "cat /sys/class/net/c0/mtu", "1400"),
+			check: inNode("d", "ip link show c0", "mtu 1400"),
 		},
 		{
 			name: "limits changed", old: "  d: {}", new: "  d: {memory: 200MiB, cpu: 0.5, pids: 300}",
@@ -122,7 +122,7 @@ func changes() []change {
 		{
 			name: "a node removed", old: "  e: {}\nlinks:\n  - {name: de, endpoints: [\"d:e0\", \"e:d0\"]}\n", new: "links:\n",
 			steps: []string{
-				"stop e", "remove-port d:e0", "remove-port e:d0", "reload a", "reload b", "reload c", "reload d",
+				"stop e", "remove-port d:e0", "remove-port e:d0", "reload d",
 			},
 			restarted: []string{"e"},
 		},

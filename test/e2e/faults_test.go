@@ -25,7 +25,7 @@ links:
   - {name: ab, endpoints: [a, b], rate: 100mbit}
   - {name: cd, endpoints: [c, d]}
   - {name: bg, endpoints: [b, gone]}
-  - {name: seg, type: lan, endpoints: [a, b, gone]}
+  - {name: seg, type: lan, endpoints: [a, b, gone], rate: 100mbit}
   - {name: old, type: lan, endpoints: [c, d]}
 `
 	faultsAfter = `name: f
@@ -62,7 +62,7 @@ func points() []string {
 // converge all the same, and `down` must leave nothing. In every second case
 // the store is lost as well.
 func TestKilledAtEveryStep(t *testing.T) {
-	testenv.NeedRoot(t)
+	testenv.NeedRoot(t, "makes network namespaces")
 	needFRR(t)
 	before, after := write(t, "before.yaml", faultsBefore), write(t, "after.yaml", faultsAfter)
 	reached := map[string]bool{}
@@ -88,7 +88,8 @@ func TestKilledAtEveryStep(t *testing.T) {
 				if err := os.RemoveAll(s.StateDir); err != nil {
 					t.Fatal(err)
 				}
-				s.Restart(testenv.Options{})
+				// What runs is of a store that is gone: it goes too when told.
+				s.Restart(testenv.Options{Args: []string{"--remove-all"}})
 				s.Must("down", "--all")
 				nothingLeft(t, s)
 			} else {

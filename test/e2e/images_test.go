@@ -137,7 +137,7 @@ func ociLayout(t *testing.T, dir string, layer []byte) {
 }
 
 func TestImages(t *testing.T) {
-	testenv.NeedRoot(t)
+	testenv.NeedRoot(t, "makes network namespaces")
 	program := busybox(t)
 	s := testenv.StartService(t, testenv.Options{})
 	top := t.TempDir()
@@ -233,7 +233,7 @@ routing: {protocol: ospf, timers: fast}
 nodes: {a: {image: %s}, b: {}}
 links: [[a, b]]
 `, top))
-	refuse(t, s, file, 1, "a misses", "b misses")
+	refuse(t, s, file, 1, "a has no route to", "b has no route to")
 	out := s.Must("show", "bare/a", "-o", "json")
 	zebra := ""
 	restarts := 0

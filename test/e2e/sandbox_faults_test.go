@@ -54,10 +54,10 @@ links:
 // another, and back to nothing. After a restart `up` must converge all the same,
 // and `down` must leave nothing.
 func TestKilledAtEveryStepAcrossMachines(t *testing.T) {
-	testenv.NeedRoot(t)
+	testenv.NeedRoot(t, "makes network namespaces")
 	before, after := write(t, "before.yaml", acrossBefore), write(t, "after.yaml", acrossAfter)
 	s := testenv.StartSandbox(t, testenv.SandboxOptions{Hosts: []string{"alpha", "beta"}})
-	for _, op := range across {
+	for _, op := range append(across, reconcile.AddHelper, reconcile.RemoveHelper) { // whose ports begin a path, or are in a LAN
 		for n := 1; n <= 2; n++ {
 			point := fmt.Sprintf("agent.%s:%d", op, n)
 			t.Run(point, func(t *testing.T) {

@@ -274,7 +274,7 @@ func badChecksums(t *testing.T, pid int) int {
 			return n
 		}
 	}
-	t.Fatalf("no figures of TCP in %s", b)
+	t.Fatalf("no statistics of TCP in %s", b)
 	return 0
 }
 

@@ -23,8 +23,8 @@ links:
   - {name: bd, endpoints: [b, d]}
 `
 
-// figures are what the tests use of the counters in `trellis show`.
-type figures struct {
+// statistics are what the tests use of the counters in `trellis show`.
+type statistics struct {
 	Links []struct {
 		Name string
 		Ends []struct {
@@ -36,7 +36,7 @@ type figures struct {
 }
 
 // fast gives how many packets a node has sent by the fast path, and in all.
-func (f figures) fast(node string) (fast, all uint64) {
+func (f statistics) fast(node string) (fast, all uint64) {
 	for _, l := range f.Links {
 		for _, e := range l.Ends {
 			if e.Node == node {
@@ -112,7 +112,7 @@ func TestServicesRestartUnderTrafficAcrossMachines(t *testing.T) {
 			t.Errorf("%d packets were sent: the test shows little", f.sent)
 		}
 	}
-	if fast, all := decode[figures](t, s.Must("show", "ring", "-o", "json")).fast("b"); fast < flows[0].sent || fast == all {
+	if fast, all := decode[statistics](t, s.Must("show", "ring", "-o", "json")).fast("b"); fast < flows[0].sent || fast == all {
 		t.Errorf("b has sent %d packets by the fast path, of %d; it has forwarded at least %d", fast, all, flows[0].sent)
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"trellis/internal/substrate/nstest"
 	"trellis/internal/substrate/port"
 	"trellis/internal/substrate/rcu"
+	"trellis/internal/tunnel"
 	"trellis/internal/vnet"
 )
 
@@ -331,7 +332,7 @@ func (l *lab) newRouter(network string, fast bool) (r *router, err error) {
 		if err := l.plane.Attach(network, s.Device, outer.Index, dataplane.Port); err != nil {
 			return r, err
 		}
-		if err := l.plane.AttachInner(network, s.Device, dataplane.Inner{Node: network + "/" + kind, NS: space.NS, Index: inner}); err != nil {
+		if err := l.plane.AttachFarEnd(network, s.Device, dataplane.FarEnd{Node: network + "/" + kind, NS: space.NS, Index: inner}); err != nil {
 			return r, err
 		}
 		if err := space.noGRO(name); err != nil {
@@ -340,9 +341,10 @@ func (l *lab) newRouter(network string, fast bool) (r *router, err error) {
 		r.ports, r.devices, up[s.Device] = append(r.ports, outer.Index), append(r.devices, s.Device), true
 	}
 	for i, f := range ifaces {
-		p := dataplane.Path{
-			Uplink: l.uplink, Source: ownMAC, NextHop: peerMAC, Local: uplink4, Remote: wire4,
-			UnderlayMTU: underlayMTU, LinkMTU: f.mtu,
+		p := tunnel.Path{
+			Endpoints: tunnel.Endpoints{Local: uplink4, Remote: wire4},
+			MTU:       f.mtu,
+			Route:     tunnel.Route{Uplink: l.uplink, Source: ownMAC, NextHop: peerMAC, MTU: underlayMTU},
 		}
 		switch f.kind {
 		case "local":

@@ -271,7 +271,7 @@ func (b *builder) routes4() {
 }
 
 // mtu makes a route with an MTU that is not locked, which somebody has to watch
-// for: netns.WatchRouteMTU does.
+// for: netns.RouteEvents does.
 func (b *builder) mtu() {
 	if b.one(2) {
 		b.add("ip", "route replace %v via 10.2.0.2 dev eth2 mtu %d", b.dst4[0], 600+b.IntN(800))

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -18,8 +19,12 @@ const module = "trellis/"
 //go:embed rules.txt
 var rulesText string
 
-// rules maps a room to what it may import.
+// rules maps a room to what it may import, and a library, written "only LIBRARY",
+// to the rooms that alone may import it.
 type rules map[string][]string
+
+// only starts the line of a library.
+const only = "only "
 
 func parseRules(text string) (rules, error) {
 	r := make(rules)
@@ -67,6 +72,23 @@ func (r rules) check(pkg string, imports []string) error {
 	for _, to := range imports {
 		if !r.allows(from, to) {
 			errs = append(errs, fmt.Errorf("%s must not import %s: %s may import only %q (test/imports/rules.txt)", pkg, to, from, r[from]))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkLibraries is check for what a package imports from other modules.
+func (r rules) checkLibraries(pkg string, imports []string) error {
+	var errs []error
+	for line, rooms := range r {
+		library, ok := strings.CutPrefix(line, only)
+		if !ok || slices.ContainsFunc(rooms, func(room string) bool { return within(pkg, room) }) {
+			continue
+		}
+		for _, to := range imports {
+			if within(to, library) {
+				errs = append(errs, fmt.Errorf("%s must not import %s: only %q may (test/imports/rules.txt)", pkg, to, rooms))
+			}
 		}
 	}
 	return errors.Join(errs...)
@@ -123,7 +145,8 @@ func TestImportsFollowTheRules(t *testing.T) {
 				own = append(own, rest)
 			}
 		}
-		if err := r.check(strings.TrimPrefix(p.ImportPath, module), own); err != nil {
+		pkg := strings.TrimPrefix(p.ImportPath, module)
+		if err := errors.Join(r.check(pkg, own), r.checkLibraries(pkg, p.Imports)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -150,6 +173,27 @@ func TestRulesCatchAWrongImport(t *testing.T) {
 		{"d", "a", false},
 	} {
 		if err := r.check(c.pkg, []string{c.to}); (err == nil) != c.ok {
+			t.Errorf("%s importing %s: %v, want allowed: %t", c.pkg, c.to, err, c.ok)
+		}
+	}
+}
+
+func TestRulesCatchAWrongLibrary(t *testing.T) {
+	r, err := parseRules("only example.org/x: a b\na:\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		pkg, to string
+		ok      bool
+	}{
+		{"a", "example.org/x", true},
+		{"b/sub", "example.org/x/y", true},
+		{"c", "example.org/x", false},
+		{"c", "example.org/x/y", false},
+		{"c", "example.org/xy", true},
+	} {
+		if err := r.checkLibraries(c.pkg, []string{c.to}); (err == nil) != c.ok {
 			t.Errorf("%s importing %s: %v, want allowed: %t", c.pkg, c.to, err, c.ok)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"trellis/internal/substrate/dataplane"
 	"trellis/internal/substrate/nstest"
 	"trellis/internal/vnet"
+	"trellis/test/testenv"
 )
 
 // underlay is what lies between the two sides.
@@ -86,9 +87,7 @@ type lab struct {
 // newLab makes the two root contexts, the wire, and Trellis's side.
 func newLab(t testing.TB, u underlay) *lab {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes network namespaces")
-	}
+	testenv.NeedRoot(t, "makes network namespaces")
 	l := &lab{underlay: u}
 	l.own = newHost(t, 1)
 	l.far = newHost(t, 2)

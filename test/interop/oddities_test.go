@@ -360,7 +360,7 @@ func TestMisfits(t *testing.T) {
 }
 
 // Options of a peer's that are its own affair.
-func TestPeersOwnWays(t *testing.T) {
+func TestPeersOddities(t *testing.T) {
 	matrix(t, 1500, func(t *testing.T, l *lab) {
 		var options []string
 		switch l.there.(type) {

@@ -8,6 +8,7 @@ import (
 	"trellis/internal/substrate/dataplane"
 	"trellis/internal/substrate/nstest"
 	"trellis/internal/substrate/port"
+	"trellis/internal/tunnel"
 )
 
 // trellis is Trellis's data plane in a root context. All that these tests ask
@@ -63,18 +64,19 @@ func (s *trellis) port(t testing.TB, n *nstest.Node, name string, key uint32, mt
 	spec.MTU = mtu
 	must(t, s.own.Do(func() error { return port.Create([]port.Spec{spec}) }))
 	e := end{device: spec.Device, index: index(t, s.own.Node, spec.Device)}
-	inner := dataplane.Inner{Node: network + "/" + name, NS: n.NS, Index: index(t, n, name)}
+	inner := dataplane.FarEnd{Node: network + "/" + name, NS: n.NS, Index: index(t, n, name)}
 	must(t, s.own.Do(func() error {
 		if err := s.plane.Attach(network, e.device, e.index, dataplane.Port); err != nil {
 			return err
 		}
-		if err := s.plane.AttachInner(network, e.device, inner); err != nil {
+		if err := s.plane.AttachFarEnd(network, e.device, inner); err != nil {
 			return err
 		}
-		if err := s.plane.Connect(e.index, 0, dataplane.Path{
-			Uplink: s.uplink, Source: s.own.mac, NextHop: s.other.mac,
-			Local: s.own.addr(s.underlay), Remote: s.other.addr(s.underlay),
-			Key: key, UnderlayMTU: s.underlay.mtu, LinkMTU: mtu,
+		if err := s.plane.Connect(e.index, 0, tunnel.Path{
+			Endpoints: tunnel.Endpoints{Local: s.own.addr(s.underlay), Remote: s.other.addr(s.underlay)},
+			Key:       key,
+			MTU:       mtu,
+			Route:     tunnel.Route{Uplink: s.uplink, Source: s.own.mac, NextHop: s.other.mac, MTU: s.underlay.mtu},
 		}); err != nil {
 			return err
 		}

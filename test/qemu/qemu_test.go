@@ -22,6 +22,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"trellis/test/testenv"
 )
 
 // The test takes minutes and fetches kernels of 70 and 110 MB, so it wants to be
@@ -138,9 +140,7 @@ func need(t *testing.T) {
 	if os.Getenv(askEnv) == "" {
 		t.Skipf("takes minutes and fetches a kernel: ask for it with %s=1, or make test-qemu", askEnv)
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: gives its guest this machine's files")
-	}
+	testenv.NeedRoot(t, "gives its guest this machine's files")
 	if runtime.GOARCH != "amd64" {
 		t.Skip("needs an amd64 machine: the guest runs this machine's programs")
 	}

@@ -26,7 +26,8 @@ const (
 // Leftovers returns what the instance has now and did not have when it was new:
 // interfaces in the root context, cgroups, processes, mounts, pinned BPF
 // objects, files; each as its kind and its name, sorted. The running service
-// may keep its bpffs mounted as long as nothing is pinned there.
+// may keep its bpffs mounted as long as nothing is pinned there, and the file system
+// of nodes' names.
 func (s *Service) Leftovers() []string {
 	s.t.Helper()
 	now, err := s.everything()
@@ -35,7 +36,7 @@ func (s *Service) Leftovers() []string {
 	}
 	var left []string
 	for what := range now {
-		if !s.baseline[what] && !(s.Running() && what == "mount "+s.pins()) {
+		if !s.baseline[what] && !(s.Running() && (what == "mount "+s.pins() || what == "mount "+s.names())) {
 			left = append(left, what)
 		}
 	}
@@ -45,6 +46,9 @@ func (s *Service) Leftovers() []string {
 
 // pins is where the instance mounts its bpffs.
 func (s *Service) pins() string { return filepath.Join(s.RunDir, "bpf") }
+
+// names is where the instance mounts the file system of nodes' names.
+func (s *Service) names() string { return filepath.Join(s.RunDir, "hosts") }
 
 // everything lists what the instance has on the machine.
 func (s *Service) everything() (map[string]bool, error) {

@@ -16,11 +16,21 @@ type NetNS struct {
 	file *os.File
 }
 
+// DoInProcess runs f on a thread in the network namespace of a process.
+func DoInProcess(pid int, f func() error) error {
+	file, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	return (&NetNS{file}).Do(f)
+}
+
 // NewNetNS makes a network namespace, with its loopback interface up, that goes
 // away with the test. It skips the test where it does not run as root.
 func NewNetNS(t testing.TB) *NetNS {
 	t.Helper()
-	NeedRoot(t)
+	NeedRoot(t, "makes network namespaces")
 	ns, err := newNetNS()
 	if err != nil {
 		t.Fatalf("make a network namespace: %v", err)

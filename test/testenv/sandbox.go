@@ -62,7 +62,7 @@ type Host struct {
 // it. It skips the test where it does not run as root.
 func StartSandbox(t testing.TB, o SandboxOptions) *Sandbox {
 	t.Helper()
-	NeedRoot(t)
+	NeedRoot(t, "makes network namespaces")
 	NeedCommand(t, "ip", "nsenter", "crun")
 	sweepStale(t)
 	binary, err := Binary()

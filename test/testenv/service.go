@@ -53,7 +53,7 @@ var services atomic.Int32
 // anything is left of it. It skips the test where it does not run as root.
 func StartService(t testing.TB, o Options) *Service {
 	t.Helper()
-	NeedRoot(t)
+	NeedRoot(t, "makes network namespaces")
 	NeedCommand(t, "ip", "nsenter", "crun")
 	sweepStale(t)
 	binary, err := Binary()

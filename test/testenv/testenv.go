@@ -15,11 +15,19 @@ import (
 	"testing"
 )
 
-// NeedRoot skips the test where it does not run as root.
-func NeedRoot(t testing.TB) {
+// UnprivilegedVariable names the environment variable that has tests run as if by
+// a user who is not root: those that need root are skipped.
+const UnprivilegedVariable = "TRELLIS_TEST_UNPRIVILEGED"
+
+// NeedRoot skips the test where it does not run as root, which it needs for the
+// reason.
+func NeedRoot(t testing.TB, reason string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: it makes network namespaces")
+		t.Skip("needs root: " + reason)
+	}
+	if os.Getenv(UnprivilegedVariable) != "" {
+		t.Skipf("needs root, and %s is set: %s", UnprivilegedVariable, reason)
 	}
 }
 

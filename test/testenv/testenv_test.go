@@ -43,7 +43,7 @@ func gone(t *testing.T) int {
 }
 
 func TestStaleInstancesAreSwept(t *testing.T) {
-	NeedRoot(t)
+	NeedRoot(t, "makes network namespaces")
 	t.Setenv("TMPDIR", t.TempDir())
 	tag := instance(os.Getpid(), 36*36-1)
 	dir := filepath.Join(os.TempDir(), dirPrefix+strconv.Itoa(gone(t))+"-x")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ type event struct {
 	ImportPath string
 	Test       string
 	Output     string
+	Elapsed    float64 // seconds, of a test or package that has ended
 }
 
 // report turns events into text and counts.
@@ -26,7 +28,21 @@ type report struct {
 	output map[string]map[string]*strings.Builder
 	// broken holds the packages that have a failed test to show for their failure.
 	broken map[string]bool
+	times  []timing // of tests that are no part of another
 }
+
+// timing is what one test took.
+type timing struct {
+	test    string
+	seconds float64
+}
+
+const (
+	// mostSlow bounds the tests that the summary names for their time.
+	mostSlow = 15
+	// slow is from when on a test is named, in seconds.
+	slow = 5
+)
 
 func newReport(w io.Writer) *report {
 	return &report{w: w, output: make(map[string]map[string]*strings.Builder), broken: make(map[string]bool)}
@@ -79,6 +95,9 @@ func (r *report) endTest(e event) {
 		text = b.String()
 	}
 	delete(r.output[e.Package], e.Test)
+	if e.Elapsed >= slow && !strings.Contains(e.Test, "/") {
+		r.times = append(r.times, timing{e.Package + " " + e.Test, e.Elapsed})
+	}
 	switch e.Action {
 	case "pass":
 		r.passed++
@@ -106,7 +125,7 @@ func unframed(text string) string {
 // reason is what a skipped test said, on one line, without the frame that go
 // test puts around it.
 func reason(text string) string {
-	var said []string
+	var words []string
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
 		if line == "" || strings.HasPrefix(line, "=== ") || strings.HasPrefix(line, "--- ") {
@@ -115,12 +134,12 @@ func reason(text string) string {
 		if place, rest, ok := strings.Cut(line, ": "); ok && strings.Contains(place, ".go:") {
 			line = rest
 		}
-		said = append(said, line)
+		words = append(words, line)
 	}
-	if len(said) == 0 {
+	if len(words) == 0 {
 		return "no reason given"
 	}
-	return strings.Join(said, " ")
+	return strings.Join(words, " ")
 }
 
 // endPackage prints go test's closing line of a package, and where the package
@@ -162,7 +181,12 @@ func sortedKeys(m map[string]*strings.Builder) []string {
 	return keys
 }
 
-// summary prints the last line.
+// summary prints the slowest tests, since the suite takes as long as they do, and
+// the last line.
 func (r *report) summary() {
+	slices.SortStableFunc(r.times, func(a, b timing) int { return cmp.Compare(b.seconds, a.seconds) })
+	for _, t := range r.times[:min(mostSlow, len(r.times))] {
+		fmt.Fprintf(r.w, "%6.1f s  %s\n", t.seconds, t.test)
+	}
 	fmt.Fprintf(r.w, "%d passed, %d failed, %d skipped\n", r.passed, r.failed, r.skipped)
 }

@@ -44,3 +44,20 @@ func TestSplit(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+func TestSummaryNamesTheSlowest(t *testing.T) {
+	var out strings.Builder
+	r := newReport(&out)
+	for _, e := range []event{
+		{Action: "pass", Package: "p", Test: "TestQuick", Elapsed: 0.1},
+		{Action: "pass", Package: "p", Test: "TestSlow", Elapsed: 6},
+		{Action: "pass", Package: "p", Test: "TestSlow/part", Elapsed: 6},
+		{Action: "pass", Package: "q", Test: "TestSlower", Elapsed: 61.25},
+	} {
+		r.event(e)
+	}
+	r.summary()
+	if want := "  61.2 s  q TestSlower\n   6.0 s  p TestSlow\n4 passed, 0 failed, 0 skipped\n"; out.String() != want {
+		t.Errorf("%q, want %q", out.String(), want)
+	}
+}

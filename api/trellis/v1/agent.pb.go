@@ -283,7 +283,7 @@ func (x *SendEchoesRequest) GetTimeoutNs() int64 {
 type Endpoint struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Loopbacks     []string               `protobuf:"bytes,2,rep,name=loopbacks,proto3" json:"loopbacks,omitempty"` // at most one of each family
+	Addresses     []string               `protobuf:"bytes,2,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -325,9 +325,9 @@ func (x *Endpoint) GetName() string {
 	return ""
 }
 
-func (x *Endpoint) GetLoopbacks() []string {
+func (x *Endpoint) GetAddresses() []string {
 	if x != nil {
-		return x.Loopbacks
+		return x.Addresses
 	}
 	return nil
 }
@@ -570,6 +570,102 @@ func (x *EchoFailure) GetReason() string {
 	return ""
 }
 
+type AddressesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vnet          string                 `protobuf:"bytes,1,opt,name=vnet,proto3" json:"vnet,omitempty"`
+	Nodes         []string               `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"` // only these
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddressesRequest) Reset() {
+	*x = AddressesRequest{}
+	mi := &file_trellis_v1_agent_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddressesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddressesRequest) ProtoMessage() {}
+
+func (x *AddressesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trellis_v1_agent_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddressesRequest.ProtoReflect.Descriptor instead.
+func (*AddressesRequest) Descriptor() ([]byte, []int) {
+	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *AddressesRequest) GetVnet() string {
+	if x != nil {
+		return x.Vnet
+	}
+	return ""
+}
+
+func (x *AddressesRequest) GetNodes() []string {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+type AddressesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Nodes         []*Endpoint            `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddressesResponse) Reset() {
+	*x = AddressesResponse{}
+	mi := &file_trellis_v1_agent_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddressesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddressesResponse) ProtoMessage() {}
+
+func (x *AddressesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trellis_v1_agent_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddressesResponse.ProtoReflect.Descriptor instead.
+func (*AddressesResponse) Descriptor() ([]byte, []int) {
+	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *AddressesResponse) GetNodes() []*Endpoint {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
 type NodeStatsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vnet          string                 `protobuf:"bytes,1,opt,name=vnet,proto3" json:"vnet,omitempty"`
@@ -579,7 +675,7 @@ type NodeStatsRequest struct {
 
 func (x *NodeStatsRequest) Reset() {
 	*x = NodeStatsRequest{}
-	mi := &file_trellis_v1_agent_proto_msgTypes[10]
+	mi := &file_trellis_v1_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -591,7 +687,7 @@ func (x *NodeStatsRequest) String() string {
 func (*NodeStatsRequest) ProtoMessage() {}
 
 func (x *NodeStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_agent_proto_msgTypes[10]
+	mi := &file_trellis_v1_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -604,7 +700,7 @@ func (x *NodeStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatsRequest.ProtoReflect.Descriptor instead.
 func (*NodeStatsRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{10}
+	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *NodeStatsRequest) GetVnet() string {
@@ -624,7 +720,7 @@ type NodeStatsResponse struct {
 
 func (x *NodeStatsResponse) Reset() {
 	*x = NodeStatsResponse{}
-	mi := &file_trellis_v1_agent_proto_msgTypes[11]
+	mi := &file_trellis_v1_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -636,7 +732,7 @@ func (x *NodeStatsResponse) String() string {
 func (*NodeStatsResponse) ProtoMessage() {}
 
 func (x *NodeStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_agent_proto_msgTypes[11]
+	mi := &file_trellis_v1_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -649,7 +745,7 @@ func (x *NodeStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatsResponse.ProtoReflect.Descriptor instead.
 func (*NodeStatsResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{11}
+	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *NodeStatsResponse) GetNodes() []*NodeStatus {
@@ -668,7 +764,7 @@ type PortStatsRequest struct {
 
 func (x *PortStatsRequest) Reset() {
 	*x = PortStatsRequest{}
-	mi := &file_trellis_v1_agent_proto_msgTypes[12]
+	mi := &file_trellis_v1_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -680,7 +776,7 @@ func (x *PortStatsRequest) String() string {
 func (*PortStatsRequest) ProtoMessage() {}
 
 func (x *PortStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_agent_proto_msgTypes[12]
+	mi := &file_trellis_v1_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -693,7 +789,7 @@ func (x *PortStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PortStatsRequest.ProtoReflect.Descriptor instead.
 func (*PortStatsRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{12}
+	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PortStatsRequest) GetVnet() string {
@@ -714,7 +810,7 @@ type PortStatsResponse struct {
 
 func (x *PortStatsResponse) Reset() {
 	*x = PortStatsResponse{}
-	mi := &file_trellis_v1_agent_proto_msgTypes[13]
+	mi := &file_trellis_v1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -726,7 +822,7 @@ func (x *PortStatsResponse) String() string {
 func (*PortStatsResponse) ProtoMessage() {}
 
 func (x *PortStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_agent_proto_msgTypes[13]
+	mi := &file_trellis_v1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -739,7 +835,7 @@ func (x *PortStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PortStatsResponse.ProtoReflect.Descriptor instead.
 func (*PortStatsResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{13}
+	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PortStatsResponse) GetPorts() []*PortStatus {
@@ -757,7 +853,7 @@ type UplinkStatsRequest struct {
 
 func (x *UplinkStatsRequest) Reset() {
 	*x = UplinkStatsRequest{}
-	mi := &file_trellis_v1_agent_proto_msgTypes[14]
+	mi := &file_trellis_v1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -769,7 +865,7 @@ func (x *UplinkStatsRequest) String() string {
 func (*UplinkStatsRequest) ProtoMessage() {}
 
 func (x *UplinkStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_agent_proto_msgTypes[14]
+	mi := &file_trellis_v1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -782,7 +878,7 @@ func (x *UplinkStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkStatsRequest.ProtoReflect.Descriptor instead.
 func (*UplinkStatsRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 type UplinkStatsResponse struct {
@@ -794,7 +890,7 @@ type UplinkStatsResponse struct {
 
 func (x *UplinkStatsResponse) Reset() {
 	*x = UplinkStatsResponse{}
-	mi := &file_trellis_v1_agent_proto_msgTypes[15]
+	mi := &file_trellis_v1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -806,7 +902,7 @@ func (x *UplinkStatsResponse) String() string {
 func (*UplinkStatsResponse) ProtoMessage() {}
 
 func (x *UplinkStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_agent_proto_msgTypes[15]
+	mi := &file_trellis_v1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -819,7 +915,7 @@ func (x *UplinkStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkStatsResponse.ProtoReflect.Descriptor instead.
 func (*UplinkStatsResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *UplinkStatsResponse) GetUplinks() []*UplinkStatus {
@@ -837,7 +933,7 @@ type SweepAllRequest struct {
 
 func (x *SweepAllRequest) Reset() {
 	*x = SweepAllRequest{}
-	mi := &file_trellis_v1_agent_proto_msgTypes[16]
+	mi := &file_trellis_v1_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -849,7 +945,7 @@ func (x *SweepAllRequest) String() string {
 func (*SweepAllRequest) ProtoMessage() {}
 
 func (x *SweepAllRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_agent_proto_msgTypes[16]
+	mi := &file_trellis_v1_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -862,7 +958,7 @@ func (x *SweepAllRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SweepAllRequest.ProtoReflect.Descriptor instead.
 func (*SweepAllRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 type SweepAllResponse struct {
@@ -873,7 +969,7 @@ type SweepAllResponse struct {
 
 func (x *SweepAllResponse) Reset() {
 	*x = SweepAllResponse{}
-	mi := &file_trellis_v1_agent_proto_msgTypes[17]
+	mi := &file_trellis_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -885,7 +981,7 @@ func (x *SweepAllResponse) String() string {
 func (*SweepAllResponse) ProtoMessage() {}
 
 func (x *SweepAllResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_agent_proto_msgTypes[17]
+	mi := &file_trellis_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -898,7 +994,7 @@ func (x *SweepAllResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SweepAllResponse.ProtoReflect.Descriptor instead.
 func (*SweepAllResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 var File_trellis_v1_agent_proto protoreflect.FileDescriptor
@@ -924,7 +1020,7 @@ const file_trellis_v1_agent_proto_rawDesc = "" +
 	"timeout_ns\x18\x06 \x01(\x03R\ttimeoutNs\"<\n" +
 	"\bEndpoint\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
-	"\tloopbacks\x18\x02 \x03(\tR\tloopbacks\"\x87\x01\n" +
+	"\taddresses\x18\x02 \x03(\tR\taddresses\"\x87\x01\n" +
 	"\x12SendEchoesResponse\x126\n" +
 	"\bprogress\x18\x01 \x01(\v2\x18.trellis.v1.EchoProgressH\x00R\bprogress\x120\n" +
 	"\x06result\x18\x02 \x01(\v2\x16.trellis.v1.EchoResultH\x00R\x06resultB\a\n" +
@@ -938,7 +1034,12 @@ const file_trellis_v1_agent_proto_rawDesc = "" +
 	"\x06failed\x18\x02 \x03(\v2\x17.trellis.v1.EchoFailureR\x06failed\"9\n" +
 	"\vEchoFailure\x12\x12\n" +
 	"\x04pair\x18\x01 \x01(\rR\x04pair\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"&\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"<\n" +
+	"\x10AddressesRequest\x12\x12\n" +
+	"\x04vnet\x18\x01 \x01(\tR\x04vnet\x12\x14\n" +
+	"\x05nodes\x18\x02 \x03(\tR\x05nodes\"?\n" +
+	"\x11AddressesResponse\x12*\n" +
+	"\x05nodes\x18\x01 \x03(\v2\x14.trellis.v1.EndpointR\x05nodes\"&\n" +
 	"\x10NodeStatsRequest\x12\x12\n" +
 	"\x04vnet\x18\x01 \x01(\tR\x04vnet\"A\n" +
 	"\x11NodeStatsResponse\x12,\n" +
@@ -951,14 +1052,17 @@ const file_trellis_v1_agent_proto_rawDesc = "" +
 	"\x13UplinkStatsResponse\x122\n" +
 	"\auplinks\x18\x01 \x03(\v2\x18.trellis.v1.UplinkStatusR\auplinks\"\x11\n" +
 	"\x0fSweepAllRequest\"\x12\n" +
-	"\x10SweepAllResponse2\x92\x05\n" +
+	"\x10SweepAllResponse2\xdd\x06\n" +
 	"\fAgentService\x12B\n" +
 	"\aPrepare\x12\x1a.trellis.v1.PrepareRequest\x1a\x1b.trellis.v1.PrepareResponse\x12?\n" +
 	"\x06DryRun\x12\x19.trellis.v1.DryRunRequest\x1a\x1a.trellis.v1.DryRunResponse\x12=\n" +
 	"\x04Exec\x12\x17.trellis.v1.ExecRequest\x1a\x18.trellis.v1.ExecResponse(\x010\x01\x12D\n" +
-	"\aCapture\x12\x1a.trellis.v1.CaptureRequest\x1a\x1b.trellis.v1.CaptureResponse0\x01\x12M\n" +
+	"\aCapture\x12\x1a.trellis.v1.CaptureRequest\x1a\x1b.trellis.v1.CaptureResponse0\x01\x12;\n" +
+	"\x04Logs\x12\x17.trellis.v1.LogsRequest\x1a\x18.trellis.v1.LogsResponse0\x01\x12B\n" +
+	"\aRestart\x12\x1a.trellis.v1.RestartRequest\x1a\x1b.trellis.v1.RestartResponse\x12M\n" +
 	"\n" +
 	"SendEchoes\x12\x1d.trellis.v1.SendEchoesRequest\x1a\x1e.trellis.v1.SendEchoesResponse0\x01\x12H\n" +
+	"\tAddresses\x12\x1c.trellis.v1.AddressesRequest\x1a\x1d.trellis.v1.AddressesResponse\x12H\n" +
 	"\tNodeStats\x12\x1c.trellis.v1.NodeStatsRequest\x1a\x1d.trellis.v1.NodeStatsResponse\x12H\n" +
 	"\tPortStats\x12\x1c.trellis.v1.PortStatsRequest\x1a\x1d.trellis.v1.PortStatsResponse\x12N\n" +
 	"\vUplinkStats\x12\x1e.trellis.v1.UplinkStatsRequest\x1a\x1f.trellis.v1.UplinkStatsResponse\x12E\n" +
@@ -976,7 +1080,7 @@ func file_trellis_v1_agent_proto_rawDescGZIP() []byte {
 	return file_trellis_v1_agent_proto_rawDescData
 }
 
-var file_trellis_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_trellis_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_trellis_v1_agent_proto_goTypes = []any{
 	(*PrepareRequest)(nil),      // 0: trellis.v1.PrepareRequest
 	(*PrepareResponse)(nil),     // 1: trellis.v1.PrepareResponse
@@ -988,55 +1092,68 @@ var file_trellis_v1_agent_proto_goTypes = []any{
 	(*EchoProgress)(nil),        // 7: trellis.v1.EchoProgress
 	(*EchoResult)(nil),          // 8: trellis.v1.EchoResult
 	(*EchoFailure)(nil),         // 9: trellis.v1.EchoFailure
-	(*NodeStatsRequest)(nil),    // 10: trellis.v1.NodeStatsRequest
-	(*NodeStatsResponse)(nil),   // 11: trellis.v1.NodeStatsResponse
-	(*PortStatsRequest)(nil),    // 12: trellis.v1.PortStatsRequest
-	(*PortStatsResponse)(nil),   // 13: trellis.v1.PortStatsResponse
-	(*UplinkStatsRequest)(nil),  // 14: trellis.v1.UplinkStatsRequest
-	(*UplinkStatsResponse)(nil), // 15: trellis.v1.UplinkStatsResponse
-	(*SweepAllRequest)(nil),     // 16: trellis.v1.SweepAllRequest
-	(*SweepAllResponse)(nil),    // 17: trellis.v1.SweepAllResponse
-	(*Step)(nil),                // 18: trellis.v1.Step
-	(*NodeStatus)(nil),          // 19: trellis.v1.NodeStatus
-	(*PortStatus)(nil),          // 20: trellis.v1.PortStatus
-	(*UplinkStatus)(nil),        // 21: trellis.v1.UplinkStatus
-	(*ExecRequest)(nil),         // 22: trellis.v1.ExecRequest
-	(*CaptureRequest)(nil),      // 23: trellis.v1.CaptureRequest
-	(*ExecResponse)(nil),        // 24: trellis.v1.ExecResponse
-	(*CaptureResponse)(nil),     // 25: trellis.v1.CaptureResponse
+	(*AddressesRequest)(nil),    // 10: trellis.v1.AddressesRequest
+	(*AddressesResponse)(nil),   // 11: trellis.v1.AddressesResponse
+	(*NodeStatsRequest)(nil),    // 12: trellis.v1.NodeStatsRequest
+	(*NodeStatsResponse)(nil),   // 13: trellis.v1.NodeStatsResponse
+	(*PortStatsRequest)(nil),    // 14: trellis.v1.PortStatsRequest
+	(*PortStatsResponse)(nil),   // 15: trellis.v1.PortStatsResponse
+	(*UplinkStatsRequest)(nil),  // 16: trellis.v1.UplinkStatsRequest
+	(*UplinkStatsResponse)(nil), // 17: trellis.v1.UplinkStatsResponse
+	(*SweepAllRequest)(nil),     // 18: trellis.v1.SweepAllRequest
+	(*SweepAllResponse)(nil),    // 19: trellis.v1.SweepAllResponse
+	(*Step)(nil),                // 20: trellis.v1.Step
+	(*NodeStatus)(nil),          // 21: trellis.v1.NodeStatus
+	(*PortStatus)(nil),          // 22: trellis.v1.PortStatus
+	(*UplinkStatus)(nil),        // 23: trellis.v1.UplinkStatus
+	(*ExecRequest)(nil),         // 24: trellis.v1.ExecRequest
+	(*CaptureRequest)(nil),      // 25: trellis.v1.CaptureRequest
+	(*LogsRequest)(nil),         // 26: trellis.v1.LogsRequest
+	(*RestartRequest)(nil),      // 27: trellis.v1.RestartRequest
+	(*ExecResponse)(nil),        // 28: trellis.v1.ExecResponse
+	(*CaptureResponse)(nil),     // 29: trellis.v1.CaptureResponse
+	(*LogsResponse)(nil),        // 30: trellis.v1.LogsResponse
+	(*RestartResponse)(nil),     // 31: trellis.v1.RestartResponse
 }
 var file_trellis_v1_agent_proto_depIdxs = []int32{
-	18, // 0: trellis.v1.DryRunResponse.steps:type_name -> trellis.v1.Step
+	20, // 0: trellis.v1.DryRunResponse.steps:type_name -> trellis.v1.Step
 	5,  // 1: trellis.v1.SendEchoesRequest.nodes:type_name -> trellis.v1.Endpoint
 	7,  // 2: trellis.v1.SendEchoesResponse.progress:type_name -> trellis.v1.EchoProgress
 	8,  // 3: trellis.v1.SendEchoesResponse.result:type_name -> trellis.v1.EchoResult
 	9,  // 4: trellis.v1.EchoResult.failed:type_name -> trellis.v1.EchoFailure
-	19, // 5: trellis.v1.NodeStatsResponse.nodes:type_name -> trellis.v1.NodeStatus
-	20, // 6: trellis.v1.PortStatsResponse.ports:type_name -> trellis.v1.PortStatus
-	21, // 7: trellis.v1.UplinkStatsResponse.uplinks:type_name -> trellis.v1.UplinkStatus
-	0,  // 8: trellis.v1.AgentService.Prepare:input_type -> trellis.v1.PrepareRequest
-	2,  // 9: trellis.v1.AgentService.DryRun:input_type -> trellis.v1.DryRunRequest
-	22, // 10: trellis.v1.AgentService.Exec:input_type -> trellis.v1.ExecRequest
-	23, // 11: trellis.v1.AgentService.Capture:input_type -> trellis.v1.CaptureRequest
-	4,  // 12: trellis.v1.AgentService.SendEchoes:input_type -> trellis.v1.SendEchoesRequest
-	10, // 13: trellis.v1.AgentService.NodeStats:input_type -> trellis.v1.NodeStatsRequest
-	12, // 14: trellis.v1.AgentService.PortStats:input_type -> trellis.v1.PortStatsRequest
-	14, // 15: trellis.v1.AgentService.UplinkStats:input_type -> trellis.v1.UplinkStatsRequest
-	16, // 16: trellis.v1.AgentService.SweepAll:input_type -> trellis.v1.SweepAllRequest
-	1,  // 17: trellis.v1.AgentService.Prepare:output_type -> trellis.v1.PrepareResponse
-	3,  // 18: trellis.v1.AgentService.DryRun:output_type -> trellis.v1.DryRunResponse
-	24, // 19: trellis.v1.AgentService.Exec:output_type -> trellis.v1.ExecResponse
-	25, // 20: trellis.v1.AgentService.Capture:output_type -> trellis.v1.CaptureResponse
-	6,  // 21: trellis.v1.AgentService.SendEchoes:output_type -> trellis.v1.SendEchoesResponse
-	11, // 22: trellis.v1.AgentService.NodeStats:output_type -> trellis.v1.NodeStatsResponse
-	13, // 23: trellis.v1.AgentService.PortStats:output_type -> trellis.v1.PortStatsResponse
-	15, // 24: trellis.v1.AgentService.UplinkStats:output_type -> trellis.v1.UplinkStatsResponse
-	17, // 25: trellis.v1.AgentService.SweepAll:output_type -> trellis.v1.SweepAllResponse
-	17, // [17:26] is the sub-list for method output_type
-	8,  // [8:17] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	5,  // 5: trellis.v1.AddressesResponse.nodes:type_name -> trellis.v1.Endpoint
+	21, // 6: trellis.v1.NodeStatsResponse.nodes:type_name -> trellis.v1.NodeStatus
+	22, // 7: trellis.v1.PortStatsResponse.ports:type_name -> trellis.v1.PortStatus
+	23, // 8: trellis.v1.UplinkStatsResponse.uplinks:type_name -> trellis.v1.UplinkStatus
+	0,  // 9: trellis.v1.AgentService.Prepare:input_type -> trellis.v1.PrepareRequest
+	2,  // 10: trellis.v1.AgentService.DryRun:input_type -> trellis.v1.DryRunRequest
+	24, // 11: trellis.v1.AgentService.Exec:input_type -> trellis.v1.ExecRequest
+	25, // 12: trellis.v1.AgentService.Capture:input_type -> trellis.v1.CaptureRequest
+	26, // 13: trellis.v1.AgentService.Logs:input_type -> trellis.v1.LogsRequest
+	27, // 14: trellis.v1.AgentService.Restart:input_type -> trellis.v1.RestartRequest
+	4,  // 15: trellis.v1.AgentService.SendEchoes:input_type -> trellis.v1.SendEchoesRequest
+	10, // 16: trellis.v1.AgentService.Addresses:input_type -> trellis.v1.AddressesRequest
+	12, // 17: trellis.v1.AgentService.NodeStats:input_type -> trellis.v1.NodeStatsRequest
+	14, // 18: trellis.v1.AgentService.PortStats:input_type -> trellis.v1.PortStatsRequest
+	16, // 19: trellis.v1.AgentService.UplinkStats:input_type -> trellis.v1.UplinkStatsRequest
+	18, // 20: trellis.v1.AgentService.SweepAll:input_type -> trellis.v1.SweepAllRequest
+	1,  // 21: trellis.v1.AgentService.Prepare:output_type -> trellis.v1.PrepareResponse
+	3,  // 22: trellis.v1.AgentService.DryRun:output_type -> trellis.v1.DryRunResponse
+	28, // 23: trellis.v1.AgentService.Exec:output_type -> trellis.v1.ExecResponse
+	29, // 24: trellis.v1.AgentService.Capture:output_type -> trellis.v1.CaptureResponse
+	30, // 25: trellis.v1.AgentService.Logs:output_type -> trellis.v1.LogsResponse
+	31, // 26: trellis.v1.AgentService.Restart:output_type -> trellis.v1.RestartResponse
+	6,  // 27: trellis.v1.AgentService.SendEchoes:output_type -> trellis.v1.SendEchoesResponse
+	11, // 28: trellis.v1.AgentService.Addresses:output_type -> trellis.v1.AddressesResponse
+	13, // 29: trellis.v1.AgentService.NodeStats:output_type -> trellis.v1.NodeStatsResponse
+	15, // 30: trellis.v1.AgentService.PortStats:output_type -> trellis.v1.PortStatsResponse
+	17, // 31: trellis.v1.AgentService.UplinkStats:output_type -> trellis.v1.UplinkStatsResponse
+	19, // 32: trellis.v1.AgentService.SweepAll:output_type -> trellis.v1.SweepAllResponse
+	21, // [21:33] is the sub-list for method output_type
+	9,  // [9:21] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_trellis_v1_agent_proto_init() }
@@ -1055,7 +1172,7 @@ func file_trellis_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trellis_v1_agent_proto_rawDesc), len(file_trellis_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -101,12 +101,17 @@ func (x *VNet) GetLinks() []*Link {
 }
 
 type Routing struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Protocol      string                 `protobuf:"bytes,1,opt,name=protocol,proto3" json:"protocol,omitempty"` // none | static | ospf | isis | bgp | rip
-	Daemon        string                 `protobuf:"bytes,2,opt,name=daemon,proto3" json:"daemon,omitempty"`     // frr | bird
-	Timers        string                 `protobuf:"bytes,3,opt,name=timers,proto3" json:"timers,omitempty"`     // default | fast
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Protocol       string                 `protobuf:"bytes,1,opt,name=protocol,proto3" json:"protocol,omitempty"` // none | static | ospf | isis | bgp | rip
+	Daemon         string                 `protobuf:"bytes,2,opt,name=daemon,proto3" json:"daemon,omitempty"`     // frr | bird
+	Timers         string                 `protobuf:"bytes,3,opt,name=timers,proto3" json:"timers,omitempty"`     // default | fast
+	Igp            string                 `protobuf:"bytes,4,opt,name=igp,proto3" json:"igp,omitempty"`           // of an AS, under bgp: none | ospf | isis | rip
+	Intervals      *Intervals             `protobuf:"bytes,5,opt,name=intervals,proto3" json:"intervals,omitempty"`
+	Area           string                 `protobuf:"bytes,6,opt,name=area,proto3" json:"area,omitempty"`
+	DefaultRoute   bool                   `protobuf:"varint,7,opt,name=default_route,json=defaultRoute,proto3" json:"default_route,omitempty"`
+	RouteReflector bool                   `protobuf:"varint,8,opt,name=route_reflector,json=routeReflector,proto3" json:"route_reflector,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Routing) Reset() {
@@ -160,17 +165,174 @@ func (x *Routing) GetTimers() string {
 	return ""
 }
 
+func (x *Routing) GetIgp() string {
+	if x != nil {
+		return x.Igp
+	}
+	return ""
+}
+
+func (x *Routing) GetIntervals() *Intervals {
+	if x != nil {
+		return x.Intervals
+	}
+	return nil
+}
+
+func (x *Routing) GetArea() string {
+	if x != nil {
+		return x.Area
+	}
+	return ""
+}
+
+func (x *Routing) GetDefaultRoute() bool {
+	if x != nil {
+		return x.DefaultRoute
+	}
+	return false
+}
+
+func (x *Routing) GetRouteReflector() bool {
+	if x != nil {
+		return x.RouteReflector
+	}
+	return false
+}
+
+// Intervals are timers that the description names. 0: not named.
+type Intervals struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	HelloNs       int64                  `protobuf:"varint,1,opt,name=hello_ns,json=helloNs,proto3" json:"hello_ns,omitempty"`
+	DeadNs        int64                  `protobuf:"varint,2,opt,name=dead_ns,json=deadNs,proto3" json:"dead_ns,omitempty"`
+	SpfNs         []int64                `protobuf:"varint,3,rep,packed,name=spf_ns,json=spfNs,proto3" json:"spf_ns,omitempty"` // none, or three: first, next, most
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Intervals) Reset() {
+	*x = Intervals{}
+	mi := &file_trellis_v1_vnet_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Intervals) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Intervals) ProtoMessage() {}
+
+func (x *Intervals) ProtoReflect() protoreflect.Message {
+	mi := &file_trellis_v1_vnet_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Intervals.ProtoReflect.Descriptor instead.
+func (*Intervals) Descriptor() ([]byte, []int) {
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Intervals) GetHelloNs() int64 {
+	if x != nil {
+		return x.HelloNs
+	}
+	return 0
+}
+
+func (x *Intervals) GetDeadNs() int64 {
+	if x != nil {
+		return x.DeadNs
+	}
+	return 0
+}
+
+func (x *Intervals) GetSpfNs() []int64 {
+	if x != nil {
+		return x.SpfNs
+	}
+	return nil
+}
+
+type LinkRouting struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Protocol      string                 `protobuf:"bytes,1,opt,name=protocol,proto3" json:"protocol,omitempty"` // empty: all that the ends speak
+	Area          string                 `protobuf:"bytes,2,opt,name=area,proto3" json:"area,omitempty"`
+	Passive       bool                   `protobuf:"varint,3,opt,name=passive,proto3" json:"passive,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LinkRouting) Reset() {
+	*x = LinkRouting{}
+	mi := &file_trellis_v1_vnet_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LinkRouting) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LinkRouting) ProtoMessage() {}
+
+func (x *LinkRouting) ProtoReflect() protoreflect.Message {
+	mi := &file_trellis_v1_vnet_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LinkRouting.ProtoReflect.Descriptor instead.
+func (*LinkRouting) Descriptor() ([]byte, []int) {
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *LinkRouting) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+func (x *LinkRouting) GetArea() string {
+	if x != nil {
+		return x.Area
+	}
+	return ""
+}
+
+func (x *LinkRouting) GetPassive() bool {
+	if x != nil {
+		return x.Passive
+	}
+	return false
+}
+
 type Addressing struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ipv4          string                 `protobuf:"bytes,1,opt,name=ipv4,proto3" json:"ipv4,omitempty"` // prefix; empty: family not used
 	Ipv6          string                 `protobuf:"bytes,2,opt,name=ipv6,proto3" json:"ipv6,omitempty"`
+	Mode          string                 `protobuf:"bytes,3,opt,name=mode,proto3" json:"mode,omitempty"` // empty: from the pools | none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Addressing) Reset() {
 	*x = Addressing{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[2]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -182,7 +344,7 @@ func (x *Addressing) String() string {
 func (*Addressing) ProtoMessage() {}
 
 func (x *Addressing) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[2]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -195,7 +357,7 @@ func (x *Addressing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Addressing.ProtoReflect.Descriptor instead.
 func (*Addressing) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{2}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Addressing) GetIpv4() string {
@@ -208,6 +370,13 @@ func (x *Addressing) GetIpv4() string {
 func (x *Addressing) GetIpv6() string {
 	if x != nil {
 		return x.Ipv6
+	}
+	return ""
+}
+
+func (x *Addressing) GetMode() string {
+	if x != nil {
+		return x.Mode
 	}
 	return ""
 }
@@ -231,14 +400,19 @@ type Node struct {
 	Loopbacks     []string               `protobuf:"bytes,15,rep,name=loopbacks,proto3" json:"loopbacks,omitempty"`
 	RouterId      string                 `protobuf:"bytes,16,opt,name=router_id,json=routerId,proto3" json:"router_id,omitempty"`
 	Position      *Position              `protobuf:"bytes,17,opt,name=position,proto3" json:"position,omitempty"`
-	Fastpath      string                 `protobuf:"bytes,18,opt,name=fastpath,proto3" json:"fastpath,omitempty"` // auto | off
+	Fastpath      string                 `protobuf:"bytes,18,opt,name=fastpath,proto3" json:"fastpath,omitempty"`                                   // auto | off
+	Kind          string                 `protobuf:"bytes,19,opt,name=kind,proto3" json:"kind,omitempty"`                                           // router | host
+	Addressing    string                 `protobuf:"bytes,20,opt,name=addressing,proto3" json:"addressing,omitempty"`                               // empty: from the pools | none
+	Display       string                 `protobuf:"bytes,21,opt,name=display,proto3" json:"display,omitempty"`                                     // the name as people write it; empty: name
+	Restart       string                 `protobuf:"bytes,22,opt,name=restart,proto3" json:"restart,omitempty"`                                     // of cmd: empty (always) | always | on-failure | no
+	ExecTimeoutNs int64                  `protobuf:"varint,23,opt,name=exec_timeout_ns,json=execTimeoutNs,proto3" json:"exec_timeout_ns,omitempty"` // of each command of exec; 0: the default
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[3]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -250,7 +424,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[3]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -263,7 +437,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{3}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Node) GetName() string {
@@ -392,6 +566,41 @@ func (x *Node) GetFastpath() string {
 	return ""
 }
 
+func (x *Node) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Node) GetAddressing() string {
+	if x != nil {
+		return x.Addressing
+	}
+	return ""
+}
+
+func (x *Node) GetDisplay() string {
+	if x != nil {
+		return x.Display
+	}
+	return ""
+}
+
+func (x *Node) GetRestart() string {
+	if x != nil {
+		return x.Restart
+	}
+	return ""
+}
+
+func (x *Node) GetExecTimeoutNs() int64 {
+	if x != nil {
+		return x.ExecTimeoutNs
+	}
+	return 0
+}
+
 type File struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
@@ -403,7 +612,7 @@ type File struct {
 
 func (x *File) Reset() {
 	*x = File{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[4]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -415,7 +624,7 @@ func (x *File) String() string {
 func (*File) ProtoMessage() {}
 
 func (x *File) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[4]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -428,7 +637,7 @@ func (x *File) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use File.ProtoReflect.Descriptor instead.
 func (*File) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{4}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *File) GetPath() string {
@@ -462,7 +671,7 @@ type Position struct {
 
 func (x *Position) Reset() {
 	*x = Position{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[5]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -474,7 +683,7 @@ func (x *Position) String() string {
 func (*Position) ProtoMessage() {}
 
 func (x *Position) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[5]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -487,7 +696,7 @@ func (x *Position) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Position.ProtoReflect.Descriptor instead.
 func (*Position) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{5}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Position) GetLatitude() float64 {
@@ -510,13 +719,15 @@ type Link struct {
 	Type          string                 `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"` // p2p | lan
 	Endpoints     []*Interface           `protobuf:"bytes,3,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
 	Down          bool                   `protobuf:"varint,4,opt,name=down,proto3" json:"down,omitempty"`
+	Addressing    string                 `protobuf:"bytes,5,opt,name=addressing,proto3" json:"addressing,omitempty"` // empty: from the pools | none | unnumbered
+	Routing       *LinkRouting           `protobuf:"bytes,6,opt,name=routing,proto3" json:"routing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Link) Reset() {
 	*x = Link{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[6]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -528,7 +739,7 @@ func (x *Link) String() string {
 func (*Link) ProtoMessage() {}
 
 func (x *Link) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[6]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -541,7 +752,7 @@ func (x *Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Link.ProtoReflect.Descriptor instead.
 func (*Link) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{6}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Link) GetName() string {
@@ -572,6 +783,20 @@ func (x *Link) GetDown() bool {
 	return false
 }
 
+func (x *Link) GetAddressing() string {
+	if x != nil {
+		return x.Addressing
+	}
+	return ""
+}
+
+func (x *Link) GetRouting() *LinkRouting {
+	if x != nil {
+		return x.Routing
+	}
+	return nil
+}
+
 type Interface struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -593,7 +818,7 @@ type Interface struct {
 
 func (x *Interface) Reset() {
 	*x = Interface{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[7]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -605,7 +830,7 @@ func (x *Interface) String() string {
 func (*Interface) ProtoMessage() {}
 
 func (x *Interface) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[7]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -618,7 +843,7 @@ func (x *Interface) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interface.ProtoReflect.Descriptor instead.
 func (*Interface) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{7}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Interface) GetNode() string {
@@ -703,7 +928,7 @@ type Shape struct {
 
 func (x *Shape) Reset() {
 	*x = Shape{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[8]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -715,7 +940,7 @@ func (x *Shape) String() string {
 func (*Shape) ProtoMessage() {}
 
 func (x *Shape) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[8]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -728,7 +953,7 @@ func (x *Shape) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Shape.ProtoReflect.Descriptor instead.
 func (*Shape) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{8}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Shape) GetRate() uint64 {
@@ -772,7 +997,7 @@ type ApplyRequest struct {
 
 func (x *ApplyRequest) Reset() {
 	*x = ApplyRequest{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[9]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -784,7 +1009,7 @@ func (x *ApplyRequest) String() string {
 func (*ApplyRequest) ProtoMessage() {}
 
 func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[9]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -797,7 +1022,7 @@ func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyRequest.ProtoReflect.Descriptor instead.
 func (*ApplyRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{9}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ApplyRequest) GetVnet() *VNet {
@@ -828,6 +1053,7 @@ type ApplyResponse struct {
 	//	*ApplyResponse_Progress
 	//	*ApplyResponse_Steps
 	//	*ApplyResponse_Result
+	//	*ApplyResponse_Estimate
 	Event         isApplyResponse_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -835,7 +1061,7 @@ type ApplyResponse struct {
 
 func (x *ApplyResponse) Reset() {
 	*x = ApplyResponse{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[10]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -847,7 +1073,7 @@ func (x *ApplyResponse) String() string {
 func (*ApplyResponse) ProtoMessage() {}
 
 func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[10]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -860,7 +1086,7 @@ func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyResponse.ProtoReflect.Descriptor instead.
 func (*ApplyResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{10}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ApplyResponse) GetEvent() isApplyResponse_Event {
@@ -897,6 +1123,15 @@ func (x *ApplyResponse) GetResult() *ApplyResult {
 	return nil
 }
 
+func (x *ApplyResponse) GetEstimate() *Estimate {
+	if x != nil {
+		if x, ok := x.Event.(*ApplyResponse_Estimate); ok {
+			return x.Estimate
+		}
+	}
+	return nil
+}
+
 type isApplyResponse_Event interface {
 	isApplyResponse_Event()
 }
@@ -913,11 +1148,17 @@ type ApplyResponse_Result struct {
 	Result *ApplyResult `protobuf:"bytes,3,opt,name=result,proto3,oneof"`
 }
 
+type ApplyResponse_Estimate struct {
+	Estimate *Estimate `protobuf:"bytes,4,opt,name=estimate,proto3,oneof"` // before the first step
+}
+
 func (*ApplyResponse_Progress) isApplyResponse_Event() {}
 
 func (*ApplyResponse_Steps) isApplyResponse_Event() {}
 
 func (*ApplyResponse_Result) isApplyResponse_Event() {}
+
+func (*ApplyResponse_Estimate) isApplyResponse_Event() {}
 
 type Progress struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -931,7 +1172,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[11]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -943,7 +1184,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[11]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -956,7 +1197,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{11}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Progress) GetPhase() string {
@@ -987,6 +1228,83 @@ func (x *Progress) GetDetail() string {
 	return ""
 }
 
+// Estimate is what a network is expected to take of the substrate nodes.
+type Estimate struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Nodes         int32                  `protobuf:"varint,1,opt,name=nodes,proto3" json:"nodes,omitempty"`   // that it needs beyond those that run
+	Memory        int64                  `protobuf:"varint,2,opt,name=memory,proto3" json:"memory,omitempty"` // bytes, of all substrate nodes
+	Processes     int32                  `protobuf:"varint,3,opt,name=processes,proto3" json:"processes,omitempty"`
+	Summary       string                 `protobuf:"bytes,4,opt,name=summary,proto3" json:"summary,omitempty"`   // one sentence
+	Warnings      []string               `protobuf:"bytes,5,rep,name=warnings,proto3" json:"warnings,omitempty"` // where it is more than a substrate node has
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Estimate) Reset() {
+	*x = Estimate{}
+	mi := &file_trellis_v1_vnet_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Estimate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Estimate) ProtoMessage() {}
+
+func (x *Estimate) ProtoReflect() protoreflect.Message {
+	mi := &file_trellis_v1_vnet_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Estimate.ProtoReflect.Descriptor instead.
+func (*Estimate) Descriptor() ([]byte, []int) {
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Estimate) GetNodes() int32 {
+	if x != nil {
+		return x.Nodes
+	}
+	return 0
+}
+
+func (x *Estimate) GetMemory() int64 {
+	if x != nil {
+		return x.Memory
+	}
+	return 0
+}
+
+func (x *Estimate) GetProcesses() int32 {
+	if x != nil {
+		return x.Processes
+	}
+	return 0
+}
+
+func (x *Estimate) GetSummary() string {
+	if x != nil {
+		return x.Summary
+	}
+	return ""
+}
+
+func (x *Estimate) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
 type Steps struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Steps         []*Step                `protobuf:"bytes,1,rep,name=steps,proto3" json:"steps,omitempty"`
@@ -996,7 +1314,7 @@ type Steps struct {
 
 func (x *Steps) Reset() {
 	*x = Steps{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[12]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1008,7 +1326,7 @@ func (x *Steps) String() string {
 func (*Steps) ProtoMessage() {}
 
 func (x *Steps) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[12]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1021,7 +1339,7 @@ func (x *Steps) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Steps.ProtoReflect.Descriptor instead.
 func (*Steps) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{12}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Steps) GetSteps() []*Step {
@@ -1042,7 +1360,7 @@ type Step struct {
 
 func (x *Step) Reset() {
 	*x = Step{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[13]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1054,7 +1372,7 @@ func (x *Step) String() string {
 func (*Step) ProtoMessage() {}
 
 func (x *Step) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[13]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1067,7 +1385,7 @@ func (x *Step) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Step.ProtoReflect.Descriptor instead.
 func (*Step) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{13}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Step) GetOp() string {
@@ -1097,15 +1415,21 @@ type ApplyResult struct {
 	Nodes            int32                  `protobuf:"varint,2,opt,name=nodes,proto3" json:"nodes,omitempty"`
 	Links            int32                  `protobuf:"varint,3,opt,name=links,proto3" json:"links,omitempty"`
 	CreatedSeconds   float64                `protobuf:"fixed64,4,opt,name=created_seconds,json=createdSeconds,proto3" json:"created_seconds,omitempty"`
-	ConvergedSeconds float64                `protobuf:"fixed64,5,opt,name=converged_seconds,json=convergedSeconds,proto3" json:"converged_seconds,omitempty"` // 0 where it was not waited for
+	ConvergedSeconds float64                `protobuf:"fixed64,5,opt,name=converged_seconds,json=convergedSeconds,proto3" json:"converged_seconds,omitempty"` // 0 where it was not waited for, nothing was looked at, or not all are complete
 	Changes          int32                  `protobuf:"varint,6,opt,name=changes,proto3" json:"changes,omitempty"`                                            // steps that were carried out
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// What converged means: of so many nodes whose routes were looked at, so many
+	// have one to all that they are to reach. With none looked at, nobody can say
+	// that it has converged.
+	Checked       int32  `protobuf:"varint,7,opt,name=checked,proto3" json:"checked,omitempty"`
+	Complete      int32  `protobuf:"varint,8,opt,name=complete,proto3" json:"complete,omitempty"`
+	Message       string `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"` // what is missing where not all are complete, for people
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ApplyResult) Reset() {
 	*x = ApplyResult{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[14]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1117,7 +1441,7 @@ func (x *ApplyResult) String() string {
 func (*ApplyResult) ProtoMessage() {}
 
 func (x *ApplyResult) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[14]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1130,7 +1454,7 @@ func (x *ApplyResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyResult.ProtoReflect.Descriptor instead.
 func (*ApplyResult) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{14}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ApplyResult) GetVnet() string {
@@ -1175,18 +1499,42 @@ func (x *ApplyResult) GetChanges() int32 {
 	return 0
 }
 
+func (x *ApplyResult) GetChecked() int32 {
+	if x != nil {
+		return x.Checked
+	}
+	return 0
+}
+
+func (x *ApplyResult) GetComplete() int32 {
+	if x != nil {
+		return x.Complete
+	}
+	return 0
+}
+
+func (x *ApplyResult) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 type DeleteRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Every VNet, and whatever else of Trellis is left on the machine.
-	All           bool `protobuf:"varint,2,opt,name=all,proto3" json:"all,omitempty"`
+	All bool `protobuf:"varint,2,opt,name=all,proto3" json:"all,omitempty"`
+	// End the wait when nothing was removed for so long; 0: wait as long as the
+	// call may take.
+	StallNs       int64 `protobuf:"varint,3,opt,name=stall_ns,json=stallNs,proto3" json:"stall_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DeleteRequest) Reset() {
 	*x = DeleteRequest{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[15]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1198,7 +1546,7 @@ func (x *DeleteRequest) String() string {
 func (*DeleteRequest) ProtoMessage() {}
 
 func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[15]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1211,7 +1559,7 @@ func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRequest.ProtoReflect.Descriptor instead.
 func (*DeleteRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{15}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DeleteRequest) GetName() string {
@@ -1228,6 +1576,13 @@ func (x *DeleteRequest) GetAll() bool {
 	return false
 }
 
+func (x *DeleteRequest) GetStallNs() int64 {
+	if x != nil {
+		return x.StallNs
+	}
+	return 0
+}
+
 type DeleteResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Event:
@@ -1241,7 +1596,7 @@ type DeleteResponse struct {
 
 func (x *DeleteResponse) Reset() {
 	*x = DeleteResponse{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[16]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1253,7 +1608,7 @@ func (x *DeleteResponse) String() string {
 func (*DeleteResponse) ProtoMessage() {}
 
 func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[16]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1266,7 +1621,7 @@ func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteResponse.ProtoReflect.Descriptor instead.
 func (*DeleteResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{16}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DeleteResponse) GetEvent() isDeleteResponse_Event {
@@ -1320,7 +1675,7 @@ type DeleteResult struct {
 
 func (x *DeleteResult) Reset() {
 	*x = DeleteResult{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[17]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1332,7 +1687,7 @@ func (x *DeleteResult) String() string {
 func (*DeleteResult) ProtoMessage() {}
 
 func (x *DeleteResult) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[17]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1345,7 +1700,7 @@ func (x *DeleteResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteResult.ProtoReflect.Descriptor instead.
 func (*DeleteResult) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{17}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DeleteResult) GetVnets() []string {
@@ -1370,7 +1725,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[18]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1382,7 +1737,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[18]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1395,7 +1750,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{18}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{21}
 }
 
 type ListResponse struct {
@@ -1407,7 +1762,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[19]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1419,7 +1774,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[19]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1432,7 +1787,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{19}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListResponse) GetVnets() []*Summary {
@@ -1459,7 +1814,7 @@ type Summary struct {
 
 func (x *Summary) Reset() {
 	*x = Summary{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[20]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1471,7 +1826,7 @@ func (x *Summary) String() string {
 func (*Summary) ProtoMessage() {}
 
 func (x *Summary) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[20]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1484,7 +1839,7 @@ func (x *Summary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Summary.ProtoReflect.Descriptor instead.
 func (*Summary) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{20}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Summary) GetName() string {
@@ -1560,7 +1915,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[21]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1572,7 +1927,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[21]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1585,7 +1940,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{21}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GetRequest) GetName() string {
@@ -1615,7 +1970,7 @@ type GetResponse struct {
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[22]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1627,7 +1982,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[22]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1640,7 +1995,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{22}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GetResponse) GetSummary() *Summary {
@@ -1681,7 +2036,8 @@ func (x *GetResponse) GetMessages() []string {
 type NodeStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// starting | running | restarting | failed | unknown: its substrate node has
+	// starting | running | degraded: it runs, and a service in it fails, which the
+	// message tells | restarting | failed | unknown: its substrate node has
 	// vanished, and it may run all the same
 	State         string           `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
 	Pid           int32            `protobuf:"varint,3,opt,name=pid,proto3" json:"pid,omitempty"` // of the node's init, on the substrate node
@@ -1698,7 +2054,7 @@ type NodeStatus struct {
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[23]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1710,7 +2066,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[23]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1723,7 +2079,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{23}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *NodeStatus) GetName() string {
@@ -1797,18 +2153,21 @@ func (x *NodeStatus) GetFastpath() string {
 }
 
 type ServiceStatus struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	State         string                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"` // running | waiting | failed
-	Pid           int32                  `protobuf:"varint,3,opt,name=pid,proto3" json:"pid,omitempty"`    // inside the node
-	Restarts      int32                  `protobuf:"varint,4,opt,name=restarts,proto3" json:"restarts,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// running | stopping | waiting: for what it starts after | failing: it has ended, and starts
+	// again after a pause | exited: it ran once, and well | failed: it ran once
+	State         string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	Pid           int32  `protobuf:"varint,3,opt,name=pid,proto3" json:"pid,omitempty"` // inside the node
+	Restarts      int32  `protobuf:"varint,4,opt,name=restarts,proto3" json:"restarts,omitempty"`
+	Exit          int32  `protobuf:"varint,5,opt,name=exit,proto3" json:"exit,omitempty"` // status of the last end, 128+n for a signal n
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ServiceStatus) Reset() {
 	*x = ServiceStatus{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[24]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1820,7 +2179,7 @@ func (x *ServiceStatus) String() string {
 func (*ServiceStatus) ProtoMessage() {}
 
 func (x *ServiceStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[24]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1833,7 +2192,7 @@ func (x *ServiceStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceStatus.ProtoReflect.Descriptor instead.
 func (*ServiceStatus) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{24}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ServiceStatus) GetName() string {
@@ -1864,13 +2223,20 @@ func (x *ServiceStatus) GetRestarts() int32 {
 	return 0
 }
 
+func (x *ServiceStatus) GetExit() int32 {
+	if x != nil {
+		return x.Exit
+	}
+	return 0
+}
+
 type LinkStatus struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Type          string                 `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
-	State         string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"` // up | down | broken
+	State         string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"` // up | down | broken | unknown: an end is on a substrate node that has vanished
 	Ports         []*PortStatus          `protobuf:"bytes,4,rep,name=ports,proto3" json:"ports,omitempty"`
-	Message       string                 `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"` // why it is broken, or what is wrong with its way
+	Message       string                 `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"` // why it is broken, or what is wrong with its path
 	Tunnels       []*Tunnel              `protobuf:"bytes,6,rep,name=tunnels,proto3" json:"tunnels,omitempty"` // between the parts of a LAN
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1878,7 +2244,7 @@ type LinkStatus struct {
 
 func (x *LinkStatus) Reset() {
 	*x = LinkStatus{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[25]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1890,7 +2256,7 @@ func (x *LinkStatus) String() string {
 func (*LinkStatus) ProtoMessage() {}
 
 func (x *LinkStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[25]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1903,7 +2269,7 @@ func (x *LinkStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkStatus.ProtoReflect.Descriptor instead.
 func (*LinkStatus) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{25}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *LinkStatus) GetName() string {
@@ -1966,7 +2332,7 @@ type Tunnel struct {
 
 func (x *Tunnel) Reset() {
 	*x = Tunnel{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[26]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1978,7 +2344,7 @@ func (x *Tunnel) String() string {
 func (*Tunnel) ProtoMessage() {}
 
 func (x *Tunnel) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[26]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1991,7 +2357,7 @@ func (x *Tunnel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tunnel.ProtoReflect.Descriptor instead.
 func (*Tunnel) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{26}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Tunnel) GetHost() string {
@@ -2069,13 +2435,15 @@ type PortStatus struct {
 	DropsByReason map[string]uint64 `protobuf:"bytes,13,rep,name=drops_by_reason,json=dropsByReason,proto3" json:"drops_by_reason,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // packets
 	Host          string            `protobuf:"bytes,14,opt,name=host,proto3" json:"host,omitempty"`                                                                                                                     // substrate node
 	Paths         []*Path           `protobuf:"bytes,15,rep,name=paths,proto3" json:"paths,omitempty"`                                                                                                                   // to other substrate nodes; none on one machine
+	// Packets that arrived on the fast path, and left it for the node's stack.
+	StackByReason map[string]uint64 `protobuf:"bytes,16,rep,name=stack_by_reason,json=stackByReason,proto3" json:"stack_by_reason,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PortStatus) Reset() {
 	*x = PortStatus{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[27]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2087,7 +2455,7 @@ func (x *PortStatus) String() string {
 func (*PortStatus) ProtoMessage() {}
 
 func (x *PortStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[27]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2100,7 +2468,7 @@ func (x *PortStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PortStatus.ProtoReflect.Descriptor instead.
 func (*PortStatus) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{27}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PortStatus) GetNode() string {
@@ -2208,6 +2576,13 @@ func (x *PortStatus) GetPaths() []*Path {
 	return nil
 }
 
+func (x *PortStatus) GetStackByReason() map[string]uint64 {
+	if x != nil {
+		return x.StackByReason
+	}
+	return nil
+}
+
 // Path is the way of a link across the underlay, as one of its ends sees it.
 type Path struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2223,7 +2598,7 @@ type Path struct {
 
 func (x *Path) Reset() {
 	*x = Path{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[28]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2235,7 +2610,7 @@ func (x *Path) String() string {
 func (*Path) ProtoMessage() {}
 
 func (x *Path) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[28]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2248,7 +2623,7 @@ func (x *Path) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Path.ProtoReflect.Descriptor instead.
 func (*Path) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{28}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Path) GetPeer() string {
@@ -2309,7 +2684,7 @@ type SetLinkRequest struct {
 
 func (x *SetLinkRequest) Reset() {
 	*x = SetLinkRequest{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[29]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2321,7 +2696,7 @@ func (x *SetLinkRequest) String() string {
 func (*SetLinkRequest) ProtoMessage() {}
 
 func (x *SetLinkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[29]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2334,7 +2709,7 @@ func (x *SetLinkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLinkRequest.ProtoReflect.Descriptor instead.
 func (*SetLinkRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{29}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SetLinkRequest) GetVnet() string {
@@ -2395,7 +2770,7 @@ type SetLinkResponse struct {
 
 func (x *SetLinkResponse) Reset() {
 	*x = SetLinkResponse{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[30]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2407,7 +2782,7 @@ func (x *SetLinkResponse) String() string {
 func (*SetLinkResponse) ProtoMessage() {}
 
 func (x *SetLinkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[30]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2420,7 +2795,7 @@ func (x *SetLinkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLinkResponse.ProtoReflect.Descriptor instead.
 func (*SetLinkResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{30}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SetLinkResponse) GetLink() *Link {
@@ -2446,7 +2821,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[31]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2458,7 +2833,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[31]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2471,7 +2846,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{31}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ExecRequest) GetMessage() isExecRequest_Message {
@@ -2575,7 +2950,7 @@ type ExecStart struct {
 
 func (x *ExecStart) Reset() {
 	*x = ExecStart{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[32]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2587,7 +2962,7 @@ func (x *ExecStart) String() string {
 func (*ExecStart) ProtoMessage() {}
 
 func (x *ExecStart) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[32]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2600,7 +2975,7 @@ func (x *ExecStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStart.ProtoReflect.Descriptor instead.
 func (*ExecStart) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{32}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ExecStart) GetVnet() string {
@@ -2662,7 +3037,7 @@ type WindowSize struct {
 
 func (x *WindowSize) Reset() {
 	*x = WindowSize{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[33]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2674,7 +3049,7 @@ func (x *WindowSize) String() string {
 func (*WindowSize) ProtoMessage() {}
 
 func (x *WindowSize) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[33]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2687,7 +3062,7 @@ func (x *WindowSize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WindowSize.ProtoReflect.Descriptor instead.
 func (*WindowSize) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{33}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *WindowSize) GetRows() uint32 {
@@ -2719,7 +3094,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[34]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2731,7 +3106,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[34]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2744,7 +3119,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{34}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ExecResponse) GetMessage() isExecResponse_Message {
@@ -2831,7 +3206,7 @@ type CaptureRequest struct {
 
 func (x *CaptureRequest) Reset() {
 	*x = CaptureRequest{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[35]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2843,7 +3218,7 @@ func (x *CaptureRequest) String() string {
 func (*CaptureRequest) ProtoMessage() {}
 
 func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[35]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2856,7 +3231,7 @@ func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureRequest.ProtoReflect.Descriptor instead.
 func (*CaptureRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{35}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *CaptureRequest) GetVnet() string {
@@ -2903,7 +3278,7 @@ type CaptureResponse struct {
 
 func (x *CaptureResponse) Reset() {
 	*x = CaptureResponse{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[36]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2915,7 +3290,7 @@ func (x *CaptureResponse) String() string {
 func (*CaptureResponse) ProtoMessage() {}
 
 func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[36]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2928,7 +3303,7 @@ func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureResponse.ProtoReflect.Descriptor instead.
 func (*CaptureResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{36}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CaptureResponse) GetPcap() []byte {
@@ -2936,6 +3311,230 @@ func (x *CaptureResponse) GetPcap() []byte {
 		return x.Pcap
 	}
 	return nil
+}
+
+type LogsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vnet          string                 `protobuf:"bytes,1,opt,name=vnet,proto3" json:"vnet,omitempty"`
+	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	Service       string                 `protobuf:"bytes,3,opt,name=service,proto3" json:"service,omitempty"` // empty: all of them, one after the other
+	Tail          int32                  `protobuf:"varint,4,opt,name=tail,proto3" json:"tail,omitempty"`      // so many lines of each at most; 0: all that is kept
+	Follow        bool                   `protobuf:"varint,5,opt,name=follow,proto3" json:"follow,omitempty"`  // go on with what comes, until the node ends
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogsRequest) Reset() {
+	*x = LogsRequest{}
+	mi := &file_trellis_v1_vnet_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogsRequest) ProtoMessage() {}
+
+func (x *LogsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trellis_v1_vnet_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
+func (*LogsRequest) Descriptor() ([]byte, []int) {
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *LogsRequest) GetVnet() string {
+	if x != nil {
+		return x.Vnet
+	}
+	return ""
+}
+
+func (x *LogsRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *LogsRequest) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *LogsRequest) GetTail() int32 {
+	if x != nil {
+		return x.Tail
+	}
+	return 0
+}
+
+func (x *LogsRequest) GetFollow() bool {
+	if x != nil {
+		return x.Follow
+	}
+	return false
+}
+
+type LogsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Service       string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	Text          []byte                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"` // as it was printed: what a stranger wrote
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogsResponse) Reset() {
+	*x = LogsResponse{}
+	mi := &file_trellis_v1_vnet_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogsResponse) ProtoMessage() {}
+
+func (x *LogsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trellis_v1_vnet_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
+func (*LogsResponse) Descriptor() ([]byte, []int) {
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *LogsResponse) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *LogsResponse) GetText() []byte {
+	if x != nil {
+		return x.Text
+	}
+	return nil
+}
+
+type RestartRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vnet          string                 `protobuf:"bytes,1,opt,name=vnet,proto3" json:"vnet,omitempty"`
+	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	Service       string                 `protobuf:"bytes,3,opt,name=service,proto3" json:"service,omitempty"` // empty: the node
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartRequest) Reset() {
+	*x = RestartRequest{}
+	mi := &file_trellis_v1_vnet_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartRequest) ProtoMessage() {}
+
+func (x *RestartRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trellis_v1_vnet_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartRequest.ProtoReflect.Descriptor instead.
+func (*RestartRequest) Descriptor() ([]byte, []int) {
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *RestartRequest) GetVnet() string {
+	if x != nil {
+		return x.Vnet
+	}
+	return ""
+}
+
+func (x *RestartRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *RestartRequest) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+type RestartResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartResponse) Reset() {
+	*x = RestartResponse{}
+	mi := &file_trellis_v1_vnet_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartResponse) ProtoMessage() {}
+
+func (x *RestartResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trellis_v1_vnet_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartResponse.ProtoReflect.Descriptor instead.
+func (*RestartResponse) Descriptor() ([]byte, []int) {
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{43}
 }
 
 type PingRequest struct {
@@ -2950,7 +3549,7 @@ type PingRequest struct {
 
 func (x *PingRequest) Reset() {
 	*x = PingRequest{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[37]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2962,7 +3561,7 @@ func (x *PingRequest) String() string {
 func (*PingRequest) ProtoMessage() {}
 
 func (x *PingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[37]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2975,7 +3574,7 @@ func (x *PingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PingRequest.ProtoReflect.Descriptor instead.
 func (*PingRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{37}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *PingRequest) GetVnet() string {
@@ -3019,7 +3618,7 @@ type PingResponse struct {
 
 func (x *PingResponse) Reset() {
 	*x = PingResponse{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[38]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3031,7 +3630,7 @@ func (x *PingResponse) String() string {
 func (*PingResponse) ProtoMessage() {}
 
 func (x *PingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[38]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3044,7 +3643,7 @@ func (x *PingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PingResponse.ProtoReflect.Descriptor instead.
 func (*PingResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{38}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *PingResponse) GetEvent() isPingResponse_Event {
@@ -3103,7 +3702,7 @@ type PingResult struct {
 
 func (x *PingResult) Reset() {
 	*x = PingResult{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[39]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3115,7 +3714,7 @@ func (x *PingResult) String() string {
 func (*PingResult) ProtoMessage() {}
 
 func (x *PingResult) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[39]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3128,7 +3727,7 @@ func (x *PingResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PingResult.ProtoReflect.Descriptor instead.
 func (*PingResult) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{39}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *PingResult) GetPairs() int32 {
@@ -3192,7 +3791,7 @@ type PingFailure struct {
 
 func (x *PingFailure) Reset() {
 	*x = PingFailure{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[40]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3204,7 +3803,7 @@ func (x *PingFailure) String() string {
 func (*PingFailure) ProtoMessage() {}
 
 func (x *PingFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[40]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3217,7 +3816,7 @@ func (x *PingFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PingFailure.ProtoReflect.Descriptor instead.
 func (*PingFailure) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{40}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *PingFailure) GetFrom() string {
@@ -3256,7 +3855,7 @@ type InfoRequest struct {
 
 func (x *InfoRequest) Reset() {
 	*x = InfoRequest{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[41]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3268,7 +3867,7 @@ func (x *InfoRequest) String() string {
 func (*InfoRequest) ProtoMessage() {}
 
 func (x *InfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[41]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3281,7 +3880,7 @@ func (x *InfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoRequest.ProtoReflect.Descriptor instead.
 func (*InfoRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{41}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{48}
 }
 
 type InfoResponse struct {
@@ -3297,7 +3896,7 @@ type InfoResponse struct {
 
 func (x *InfoResponse) Reset() {
 	*x = InfoResponse{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[42]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3309,7 +3908,7 @@ func (x *InfoResponse) String() string {
 func (*InfoResponse) ProtoMessage() {}
 
 func (x *InfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[42]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3322,7 +3921,7 @@ func (x *InfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoResponse.ProtoReflect.Descriptor instead.
 func (*InfoResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{42}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *InfoResponse) GetVersion() string {
@@ -3368,7 +3967,7 @@ type HostsRequest struct {
 
 func (x *HostsRequest) Reset() {
 	*x = HostsRequest{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[43]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3380,7 +3979,7 @@ func (x *HostsRequest) String() string {
 func (*HostsRequest) ProtoMessage() {}
 
 func (x *HostsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[43]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3393,7 +3992,7 @@ func (x *HostsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostsRequest.ProtoReflect.Descriptor instead.
 func (*HostsRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{43}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{50}
 }
 
 type HostsResponse struct {
@@ -3405,7 +4004,7 @@ type HostsResponse struct {
 
 func (x *HostsResponse) Reset() {
 	*x = HostsResponse{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[44]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3417,7 +4016,7 @@ func (x *HostsResponse) String() string {
 func (*HostsResponse) ProtoMessage() {}
 
 func (x *HostsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[44]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3430,7 +4029,7 @@ func (x *HostsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostsResponse.ProtoReflect.Descriptor instead.
 func (*HostsResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{44}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *HostsResponse) GetHosts() []*HostStatus {
@@ -3461,7 +4060,7 @@ type HostStatus struct {
 
 func (x *HostStatus) Reset() {
 	*x = HostStatus{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[45]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3473,7 +4072,7 @@ func (x *HostStatus) String() string {
 func (*HostStatus) ProtoMessage() {}
 
 func (x *HostStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[45]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3486,7 +4085,7 @@ func (x *HostStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostStatus.ProtoReflect.Descriptor instead.
 func (*HostStatus) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{45}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *HostStatus) GetName() string {
@@ -3593,7 +4192,7 @@ type UplinkStatus struct {
 
 func (x *UplinkStatus) Reset() {
 	*x = UplinkStatus{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[46]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3605,7 +4204,7 @@ func (x *UplinkStatus) String() string {
 func (*UplinkStatus) ProtoMessage() {}
 
 func (x *UplinkStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[46]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3618,7 +4217,7 @@ func (x *UplinkStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkStatus.ProtoReflect.Descriptor instead.
 func (*UplinkStatus) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{46}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *UplinkStatus) GetInterface() string {
@@ -3665,7 +4264,7 @@ type ForgetHostRequest struct {
 
 func (x *ForgetHostRequest) Reset() {
 	*x = ForgetHostRequest{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[47]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3677,7 +4276,7 @@ func (x *ForgetHostRequest) String() string {
 func (*ForgetHostRequest) ProtoMessage() {}
 
 func (x *ForgetHostRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[47]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3690,7 +4289,7 @@ func (x *ForgetHostRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetHostRequest.ProtoReflect.Descriptor instead.
 func (*ForgetHostRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{47}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ForgetHostRequest) GetName() string {
@@ -3708,7 +4307,7 @@ type ForgetHostResponse struct {
 
 func (x *ForgetHostResponse) Reset() {
 	*x = ForgetHostResponse{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[48]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3720,7 +4319,7 @@ func (x *ForgetHostResponse) String() string {
 func (*ForgetHostResponse) ProtoMessage() {}
 
 func (x *ForgetHostResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[48]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3733,7 +4332,7 @@ func (x *ForgetHostResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetHostResponse.ProtoReflect.Descriptor instead.
 func (*ForgetHostResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{48}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{55}
 }
 
 var File_trellis_v1_vnet_proto protoreflect.FileDescriptor
@@ -3749,15 +4348,29 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"addressing\x18\x03 \x01(\v2\x16.trellis.v1.AddressingR\n" +
 	"addressing\x12&\n" +
 	"\x05nodes\x18\x04 \x03(\v2\x10.trellis.v1.NodeR\x05nodes\x12&\n" +
-	"\x05links\x18\x05 \x03(\v2\x10.trellis.v1.LinkR\x05links\"U\n" +
+	"\x05links\x18\x05 \x03(\v2\x10.trellis.v1.LinkR\x05links\"\xfe\x01\n" +
 	"\aRouting\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\tR\bprotocol\x12\x16\n" +
 	"\x06daemon\x18\x02 \x01(\tR\x06daemon\x12\x16\n" +
-	"\x06timers\x18\x03 \x01(\tR\x06timers\"4\n" +
+	"\x06timers\x18\x03 \x01(\tR\x06timers\x12\x10\n" +
+	"\x03igp\x18\x04 \x01(\tR\x03igp\x123\n" +
+	"\tintervals\x18\x05 \x01(\v2\x15.trellis.v1.IntervalsR\tintervals\x12\x12\n" +
+	"\x04area\x18\x06 \x01(\tR\x04area\x12#\n" +
+	"\rdefault_route\x18\a \x01(\bR\fdefaultRoute\x12'\n" +
+	"\x0froute_reflector\x18\b \x01(\bR\x0erouteReflector\"V\n" +
+	"\tIntervals\x12\x19\n" +
+	"\bhello_ns\x18\x01 \x01(\x03R\ahelloNs\x12\x17\n" +
+	"\adead_ns\x18\x02 \x01(\x03R\x06deadNs\x12\x15\n" +
+	"\x06spf_ns\x18\x03 \x03(\x03R\x05spfNs\"W\n" +
+	"\vLinkRouting\x12\x1a\n" +
+	"\bprotocol\x18\x01 \x01(\tR\bprotocol\x12\x12\n" +
+	"\x04area\x18\x02 \x01(\tR\x04area\x12\x18\n" +
+	"\apassive\x18\x03 \x01(\bR\apassive\"H\n" +
 	"\n" +
 	"Addressing\x12\x12\n" +
 	"\x04ipv4\x18\x01 \x01(\tR\x04ipv4\x12\x12\n" +
-	"\x04ipv6\x18\x02 \x01(\tR\x04ipv6\"\x84\x05\n" +
+	"\x04ipv6\x18\x02 \x01(\tR\x04ipv6\x12\x12\n" +
+	"\x04mode\x18\x03 \x01(\tR\x04mode\"\x94\x06\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x10\n" +
@@ -3777,7 +4390,14 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\tloopbacks\x18\x0f \x03(\tR\tloopbacks\x12\x1b\n" +
 	"\trouter_id\x18\x10 \x01(\tR\brouterId\x120\n" +
 	"\bposition\x18\x11 \x01(\v2\x14.trellis.v1.PositionR\bposition\x12\x1a\n" +
-	"\bfastpath\x18\x12 \x01(\tR\bfastpath\x1a6\n" +
+	"\bfastpath\x18\x12 \x01(\tR\bfastpath\x12\x12\n" +
+	"\x04kind\x18\x13 \x01(\tR\x04kind\x12\x1e\n" +
+	"\n" +
+	"addressing\x18\x14 \x01(\tR\n" +
+	"addressing\x12\x18\n" +
+	"\adisplay\x18\x15 \x01(\tR\adisplay\x12\x18\n" +
+	"\arestart\x18\x16 \x01(\tR\arestart\x12&\n" +
+	"\x0fexec_timeout_ns\x18\x17 \x01(\x03R\rexecTimeoutNs\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +
@@ -3790,12 +4410,16 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\x04mode\x18\x03 \x01(\rR\x04mode\"D\n" +
 	"\bPosition\x12\x1a\n" +
 	"\blatitude\x18\x01 \x01(\x01R\blatitude\x12\x1c\n" +
-	"\tlongitude\x18\x02 \x01(\x01R\tlongitude\"w\n" +
+	"\tlongitude\x18\x02 \x01(\x01R\tlongitude\"\xca\x01\n" +
 	"\x04Link\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x123\n" +
 	"\tendpoints\x18\x03 \x03(\v2\x15.trellis.v1.InterfaceR\tendpoints\x12\x12\n" +
-	"\x04down\x18\x04 \x01(\bR\x04down\"\xf6\x01\n" +
+	"\x04down\x18\x04 \x01(\bR\x04down\x12\x1e\n" +
+	"\n" +
+	"addressing\x18\x05 \x01(\tR\n" +
+	"addressing\x121\n" +
+	"\arouting\x18\x06 \x01(\v2\x17.trellis.v1.LinkRoutingR\arouting\"\xf6\x01\n" +
 	"\tInterface\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -3816,33 +4440,44 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\fApplyRequest\x12$\n" +
 	"\x04vnet\x18\x01 \x01(\v2\x10.trellis.v1.VNetR\x04vnet\x12\x17\n" +
 	"\adry_run\x18\x02 \x01(\bR\x06dryRun\x12\x12\n" +
-	"\x04wait\x18\x03 \x01(\bR\x04wait\"\xaa\x01\n" +
+	"\x04wait\x18\x03 \x01(\bR\x04wait\"\xde\x01\n" +
 	"\rApplyResponse\x122\n" +
 	"\bprogress\x18\x01 \x01(\v2\x14.trellis.v1.ProgressH\x00R\bprogress\x12)\n" +
 	"\x05steps\x18\x02 \x01(\v2\x11.trellis.v1.StepsH\x00R\x05steps\x121\n" +
-	"\x06result\x18\x03 \x01(\v2\x17.trellis.v1.ApplyResultH\x00R\x06resultB\a\n" +
+	"\x06result\x18\x03 \x01(\v2\x17.trellis.v1.ApplyResultH\x00R\x06result\x122\n" +
+	"\bestimate\x18\x04 \x01(\v2\x14.trellis.v1.EstimateH\x00R\bestimateB\a\n" +
 	"\x05event\"b\n" +
 	"\bProgress\x12\x14\n" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x12\x12\n" +
 	"\x04done\x18\x02 \x01(\x05R\x04done\x12\x14\n" +
 	"\x05total\x18\x03 \x01(\x05R\x05total\x12\x16\n" +
-	"\x06detail\x18\x04 \x01(\tR\x06detail\"/\n" +
+	"\x06detail\x18\x04 \x01(\tR\x06detail\"\x8c\x01\n" +
+	"\bEstimate\x12\x14\n" +
+	"\x05nodes\x18\x01 \x01(\x05R\x05nodes\x12\x16\n" +
+	"\x06memory\x18\x02 \x01(\x03R\x06memory\x12\x1c\n" +
+	"\tprocesses\x18\x03 \x01(\x05R\tprocesses\x12\x18\n" +
+	"\asummary\x18\x04 \x01(\tR\asummary\x12\x1a\n" +
+	"\bwarnings\x18\x05 \x03(\tR\bwarnings\"/\n" +
 	"\x05Steps\x12&\n" +
 	"\x05steps\x18\x01 \x03(\v2\x10.trellis.v1.StepR\x05steps\"F\n" +
 	"\x04Step\x12\x0e\n" +
 	"\x02op\x18\x01 \x01(\tR\x02op\x12\x16\n" +
 	"\x06object\x18\x02 \x01(\tR\x06object\x12\x16\n" +
-	"\x06detail\x18\x03 \x01(\tR\x06detail\"\xbd\x01\n" +
+	"\x06detail\x18\x03 \x01(\tR\x06detail\"\x8d\x02\n" +
 	"\vApplyResult\x12\x12\n" +
 	"\x04vnet\x18\x01 \x01(\tR\x04vnet\x12\x14\n" +
 	"\x05nodes\x18\x02 \x01(\x05R\x05nodes\x12\x14\n" +
 	"\x05links\x18\x03 \x01(\x05R\x05links\x12'\n" +
 	"\x0fcreated_seconds\x18\x04 \x01(\x01R\x0ecreatedSeconds\x12+\n" +
 	"\x11converged_seconds\x18\x05 \x01(\x01R\x10convergedSeconds\x12\x18\n" +
-	"\achanges\x18\x06 \x01(\x05R\achanges\"5\n" +
+	"\achanges\x18\x06 \x01(\x05R\achanges\x12\x18\n" +
+	"\achecked\x18\a \x01(\x05R\achecked\x12\x1a\n" +
+	"\bcomplete\x18\b \x01(\x05R\bcomplete\x12\x18\n" +
+	"\amessage\x18\t \x01(\tR\amessage\"P\n" +
 	"\rDeleteRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
-	"\x03all\x18\x02 \x01(\bR\x03all\"\x81\x01\n" +
+	"\x03all\x18\x02 \x01(\bR\x03all\x12\x19\n" +
+	"\bstall_ns\x18\x03 \x01(\x03R\astallNs\"\x81\x01\n" +
 	"\x0eDeleteResponse\x122\n" +
 	"\bprogress\x18\x01 \x01(\v2\x14.trellis.v1.ProgressH\x00R\bprogress\x122\n" +
 	"\x06result\x18\x02 \x01(\v2\x18.trellis.v1.DeleteResultH\x00R\x06resultB\a\n" +
@@ -3886,12 +4521,13 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\bservices\x18\b \x03(\v2\x19.trellis.v1.ServiceStatusR\bservices\x12\x18\n" +
 	"\amessage\x18\t \x01(\tR\amessage\x12\x1a\n" +
 	"\bfastpath\x18\n" +
-	" \x01(\tR\bfastpath\"g\n" +
+	" \x01(\tR\bfastpath\"{\n" +
 	"\rServiceStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x10\n" +
 	"\x03pid\x18\x03 \x01(\x05R\x03pid\x12\x1a\n" +
-	"\brestarts\x18\x04 \x01(\x05R\brestarts\"\xc0\x01\n" +
+	"\brestarts\x18\x04 \x01(\x05R\brestarts\x12\x12\n" +
+	"\x04exit\x18\x05 \x01(\x05R\x04exit\"\xc0\x01\n" +
 	"\n" +
 	"LinkStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
@@ -3913,7 +4549,7 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\x0fdrops_by_reason\x18\b \x03(\v2%.trellis.v1.Tunnel.DropsByReasonEntryR\rdropsByReason\x1a@\n" +
 	"\x12DropsByReasonEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\xc9\x04\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\xde\x05\n" +
 	"\n" +
 	"PortStatus\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1c\n" +
@@ -3933,8 +4569,12 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\rtx_fast_bytes\x18\f \x01(\x04R\vtxFastBytes\x12Q\n" +
 	"\x0fdrops_by_reason\x18\r \x03(\v2).trellis.v1.PortStatus.DropsByReasonEntryR\rdropsByReason\x12\x12\n" +
 	"\x04host\x18\x0e \x01(\tR\x04host\x12&\n" +
-	"\x05paths\x18\x0f \x03(\v2\x10.trellis.v1.PathR\x05paths\x1a@\n" +
+	"\x05paths\x18\x0f \x03(\v2\x10.trellis.v1.PathR\x05paths\x12Q\n" +
+	"\x0fstack_by_reason\x18\x10 \x03(\v2).trellis.v1.PortStatus.StackByReasonEntryR\rstackByReason\x1a@\n" +
 	"\x12DropsByReasonEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\x1a@\n" +
+	"\x12StackByReasonEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\x86\x01\n" +
 	"\x04Path\x12\x12\n" +
@@ -3992,7 +4632,21 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\asnaplen\x18\x04 \x01(\rR\asnaplen\x12\x14\n" +
 	"\x05count\x18\x05 \x01(\x04R\x05count\"%\n" +
 	"\x0fCaptureResponse\x12\x12\n" +
-	"\x04pcap\x18\x01 \x01(\fR\x04pcap\"l\n" +
+	"\x04pcap\x18\x01 \x01(\fR\x04pcap\"{\n" +
+	"\vLogsRequest\x12\x12\n" +
+	"\x04vnet\x18\x01 \x01(\tR\x04vnet\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12\x18\n" +
+	"\aservice\x18\x03 \x01(\tR\aservice\x12\x12\n" +
+	"\x04tail\x18\x04 \x01(\x05R\x04tail\x12\x16\n" +
+	"\x06follow\x18\x05 \x01(\bR\x06follow\"<\n" +
+	"\fLogsResponse\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\fR\x04text\"R\n" +
+	"\x0eRestartRequest\x12\x12\n" +
+	"\x04vnet\x18\x01 \x01(\tR\x04vnet\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12\x18\n" +
+	"\aservice\x18\x03 \x01(\tR\aservice\"\x11\n" +
+	"\x0fRestartResponse\"l\n" +
 	"\vPingRequest\x12\x12\n" +
 	"\x04vnet\x18\x01 \x01(\tR\x04vnet\x12\x16\n" +
 	"\x06sample\x18\x02 \x01(\x05R\x06sample\x12\x1d\n" +
@@ -4057,7 +4711,7 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"'\n" +
 	"\x11ForgetHostRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"\x14\n" +
-	"\x12ForgetHostResponse2\xcf\x05\n" +
+	"\x12ForgetHostResponse2\xd0\x06\n" +
 	"\vVNetService\x12>\n" +
 	"\x05Apply\x12\x18.trellis.v1.ApplyRequest\x1a\x19.trellis.v1.ApplyResponse0\x01\x12A\n" +
 	"\x06Delete\x12\x19.trellis.v1.DeleteRequest\x1a\x1a.trellis.v1.DeleteResponse0\x01\x129\n" +
@@ -4066,6 +4720,8 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\aSetLink\x12\x1a.trellis.v1.SetLinkRequest\x1a\x1b.trellis.v1.SetLinkResponse\x12=\n" +
 	"\x04Exec\x12\x17.trellis.v1.ExecRequest\x1a\x18.trellis.v1.ExecResponse(\x010\x01\x12D\n" +
 	"\aCapture\x12\x1a.trellis.v1.CaptureRequest\x1a\x1b.trellis.v1.CaptureResponse0\x01\x12;\n" +
+	"\x04Logs\x12\x17.trellis.v1.LogsRequest\x1a\x18.trellis.v1.LogsResponse0\x01\x12B\n" +
+	"\aRestart\x12\x1a.trellis.v1.RestartRequest\x1a\x1b.trellis.v1.RestartResponse\x12;\n" +
 	"\x04Ping\x12\x17.trellis.v1.PingRequest\x1a\x18.trellis.v1.PingResponse0\x01\x12<\n" +
 	"\x05Hosts\x12\x18.trellis.v1.HostsRequest\x1a\x19.trellis.v1.HostsResponse\x12K\n" +
 	"\n" +
@@ -4084,131 +4740,147 @@ func file_trellis_v1_vnet_proto_rawDescGZIP() []byte {
 	return file_trellis_v1_vnet_proto_rawDescData
 }
 
-var file_trellis_v1_vnet_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
+var file_trellis_v1_vnet_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
 var file_trellis_v1_vnet_proto_goTypes = []any{
 	(*VNet)(nil),               // 0: trellis.v1.VNet
 	(*Routing)(nil),            // 1: trellis.v1.Routing
-	(*Addressing)(nil),         // 2: trellis.v1.Addressing
-	(*Node)(nil),               // 3: trellis.v1.Node
-	(*File)(nil),               // 4: trellis.v1.File
-	(*Position)(nil),           // 5: trellis.v1.Position
-	(*Link)(nil),               // 6: trellis.v1.Link
-	(*Interface)(nil),          // 7: trellis.v1.Interface
-	(*Shape)(nil),              // 8: trellis.v1.Shape
-	(*ApplyRequest)(nil),       // 9: trellis.v1.ApplyRequest
-	(*ApplyResponse)(nil),      // 10: trellis.v1.ApplyResponse
-	(*Progress)(nil),           // 11: trellis.v1.Progress
-	(*Steps)(nil),              // 12: trellis.v1.Steps
-	(*Step)(nil),               // 13: trellis.v1.Step
-	(*ApplyResult)(nil),        // 14: trellis.v1.ApplyResult
-	(*DeleteRequest)(nil),      // 15: trellis.v1.DeleteRequest
-	(*DeleteResponse)(nil),     // 16: trellis.v1.DeleteResponse
-	(*DeleteResult)(nil),       // 17: trellis.v1.DeleteResult
-	(*ListRequest)(nil),        // 18: trellis.v1.ListRequest
-	(*ListResponse)(nil),       // 19: trellis.v1.ListResponse
-	(*Summary)(nil),            // 20: trellis.v1.Summary
-	(*GetRequest)(nil),         // 21: trellis.v1.GetRequest
-	(*GetResponse)(nil),        // 22: trellis.v1.GetResponse
-	(*NodeStatus)(nil),         // 23: trellis.v1.NodeStatus
-	(*ServiceStatus)(nil),      // 24: trellis.v1.ServiceStatus
-	(*LinkStatus)(nil),         // 25: trellis.v1.LinkStatus
-	(*Tunnel)(nil),             // 26: trellis.v1.Tunnel
-	(*PortStatus)(nil),         // 27: trellis.v1.PortStatus
-	(*Path)(nil),               // 28: trellis.v1.Path
-	(*SetLinkRequest)(nil),     // 29: trellis.v1.SetLinkRequest
-	(*SetLinkResponse)(nil),    // 30: trellis.v1.SetLinkResponse
-	(*ExecRequest)(nil),        // 31: trellis.v1.ExecRequest
-	(*ExecStart)(nil),          // 32: trellis.v1.ExecStart
-	(*WindowSize)(nil),         // 33: trellis.v1.WindowSize
-	(*ExecResponse)(nil),       // 34: trellis.v1.ExecResponse
-	(*CaptureRequest)(nil),     // 35: trellis.v1.CaptureRequest
-	(*CaptureResponse)(nil),    // 36: trellis.v1.CaptureResponse
-	(*PingRequest)(nil),        // 37: trellis.v1.PingRequest
-	(*PingResponse)(nil),       // 38: trellis.v1.PingResponse
-	(*PingResult)(nil),         // 39: trellis.v1.PingResult
-	(*PingFailure)(nil),        // 40: trellis.v1.PingFailure
-	(*InfoRequest)(nil),        // 41: trellis.v1.InfoRequest
-	(*InfoResponse)(nil),       // 42: trellis.v1.InfoResponse
-	(*HostsRequest)(nil),       // 43: trellis.v1.HostsRequest
-	(*HostsResponse)(nil),      // 44: trellis.v1.HostsResponse
-	(*HostStatus)(nil),         // 45: trellis.v1.HostStatus
-	(*UplinkStatus)(nil),       // 46: trellis.v1.UplinkStatus
-	(*ForgetHostRequest)(nil),  // 47: trellis.v1.ForgetHostRequest
-	(*ForgetHostResponse)(nil), // 48: trellis.v1.ForgetHostResponse
-	nil,                        // 49: trellis.v1.Node.EnvEntry
-	nil,                        // 50: trellis.v1.Node.SysctlsEntry
-	nil,                        // 51: trellis.v1.Tunnel.DropsByReasonEntry
-	nil,                        // 52: trellis.v1.PortStatus.DropsByReasonEntry
-	nil,                        // 53: trellis.v1.UplinkStatus.DropsEntry
+	(*Intervals)(nil),          // 2: trellis.v1.Intervals
+	(*LinkRouting)(nil),        // 3: trellis.v1.LinkRouting
+	(*Addressing)(nil),         // 4: trellis.v1.Addressing
+	(*Node)(nil),               // 5: trellis.v1.Node
+	(*File)(nil),               // 6: trellis.v1.File
+	(*Position)(nil),           // 7: trellis.v1.Position
+	(*Link)(nil),               // 8: trellis.v1.Link
+	(*Interface)(nil),          // 9: trellis.v1.Interface
+	(*Shape)(nil),              // 10: trellis.v1.Shape
+	(*ApplyRequest)(nil),       // 11: trellis.v1.ApplyRequest
+	(*ApplyResponse)(nil),      // 12: trellis.v1.ApplyResponse
+	(*Progress)(nil),           // 13: trellis.v1.Progress
+	(*Estimate)(nil),           // 14: trellis.v1.Estimate
+	(*Steps)(nil),              // 15: trellis.v1.Steps
+	(*Step)(nil),               // 16: trellis.v1.Step
+	(*ApplyResult)(nil),        // 17: trellis.v1.ApplyResult
+	(*DeleteRequest)(nil),      // 18: trellis.v1.DeleteRequest
+	(*DeleteResponse)(nil),     // 19: trellis.v1.DeleteResponse
+	(*DeleteResult)(nil),       // 20: trellis.v1.DeleteResult
+	(*ListRequest)(nil),        // 21: trellis.v1.ListRequest
+	(*ListResponse)(nil),       // 22: trellis.v1.ListResponse
+	(*Summary)(nil),            // 23: trellis.v1.Summary
+	(*GetRequest)(nil),         // 24: trellis.v1.GetRequest
+	(*GetResponse)(nil),        // 25: trellis.v1.GetResponse
+	(*NodeStatus)(nil),         // 26: trellis.v1.NodeStatus
+	(*ServiceStatus)(nil),      // 27: trellis.v1.ServiceStatus
+	(*LinkStatus)(nil),         // 28: trellis.v1.LinkStatus
+	(*Tunnel)(nil),             // 29: trellis.v1.Tunnel
+	(*PortStatus)(nil),         // 30: trellis.v1.PortStatus
+	(*Path)(nil),               // 31: trellis.v1.Path
+	(*SetLinkRequest)(nil),     // 32: trellis.v1.SetLinkRequest
+	(*SetLinkResponse)(nil),    // 33: trellis.v1.SetLinkResponse
+	(*ExecRequest)(nil),        // 34: trellis.v1.ExecRequest
+	(*ExecStart)(nil),          // 35: trellis.v1.ExecStart
+	(*WindowSize)(nil),         // 36: trellis.v1.WindowSize
+	(*ExecResponse)(nil),       // 37: trellis.v1.ExecResponse
+	(*CaptureRequest)(nil),     // 38: trellis.v1.CaptureRequest
+	(*CaptureResponse)(nil),    // 39: trellis.v1.CaptureResponse
+	(*LogsRequest)(nil),        // 40: trellis.v1.LogsRequest
+	(*LogsResponse)(nil),       // 41: trellis.v1.LogsResponse
+	(*RestartRequest)(nil),     // 42: trellis.v1.RestartRequest
+	(*RestartResponse)(nil),    // 43: trellis.v1.RestartResponse
+	(*PingRequest)(nil),        // 44: trellis.v1.PingRequest
+	(*PingResponse)(nil),       // 45: trellis.v1.PingResponse
+	(*PingResult)(nil),         // 46: trellis.v1.PingResult
+	(*PingFailure)(nil),        // 47: trellis.v1.PingFailure
+	(*InfoRequest)(nil),        // 48: trellis.v1.InfoRequest
+	(*InfoResponse)(nil),       // 49: trellis.v1.InfoResponse
+	(*HostsRequest)(nil),       // 50: trellis.v1.HostsRequest
+	(*HostsResponse)(nil),      // 51: trellis.v1.HostsResponse
+	(*HostStatus)(nil),         // 52: trellis.v1.HostStatus
+	(*UplinkStatus)(nil),       // 53: trellis.v1.UplinkStatus
+	(*ForgetHostRequest)(nil),  // 54: trellis.v1.ForgetHostRequest
+	(*ForgetHostResponse)(nil), // 55: trellis.v1.ForgetHostResponse
+	nil,                        // 56: trellis.v1.Node.EnvEntry
+	nil,                        // 57: trellis.v1.Node.SysctlsEntry
+	nil,                        // 58: trellis.v1.Tunnel.DropsByReasonEntry
+	nil,                        // 59: trellis.v1.PortStatus.DropsByReasonEntry
+	nil,                        // 60: trellis.v1.PortStatus.StackByReasonEntry
+	nil,                        // 61: trellis.v1.UplinkStatus.DropsEntry
 }
 var file_trellis_v1_vnet_proto_depIdxs = []int32{
 	1,  // 0: trellis.v1.VNet.routing:type_name -> trellis.v1.Routing
-	2,  // 1: trellis.v1.VNet.addressing:type_name -> trellis.v1.Addressing
-	3,  // 2: trellis.v1.VNet.nodes:type_name -> trellis.v1.Node
-	6,  // 3: trellis.v1.VNet.links:type_name -> trellis.v1.Link
-	49, // 4: trellis.v1.Node.env:type_name -> trellis.v1.Node.EnvEntry
-	4,  // 5: trellis.v1.Node.files:type_name -> trellis.v1.File
-	50, // 6: trellis.v1.Node.sysctls:type_name -> trellis.v1.Node.SysctlsEntry
-	1,  // 7: trellis.v1.Node.routing:type_name -> trellis.v1.Routing
-	5,  // 8: trellis.v1.Node.position:type_name -> trellis.v1.Position
-	7,  // 9: trellis.v1.Link.endpoints:type_name -> trellis.v1.Interface
-	8,  // 10: trellis.v1.Interface.tx:type_name -> trellis.v1.Shape
-	8,  // 11: trellis.v1.Interface.rx:type_name -> trellis.v1.Shape
-	0,  // 12: trellis.v1.ApplyRequest.vnet:type_name -> trellis.v1.VNet
-	11, // 13: trellis.v1.ApplyResponse.progress:type_name -> trellis.v1.Progress
-	12, // 14: trellis.v1.ApplyResponse.steps:type_name -> trellis.v1.Steps
-	14, // 15: trellis.v1.ApplyResponse.result:type_name -> trellis.v1.ApplyResult
-	13, // 16: trellis.v1.Steps.steps:type_name -> trellis.v1.Step
-	11, // 17: trellis.v1.DeleteResponse.progress:type_name -> trellis.v1.Progress
-	17, // 18: trellis.v1.DeleteResponse.result:type_name -> trellis.v1.DeleteResult
-	20, // 19: trellis.v1.ListResponse.vnets:type_name -> trellis.v1.Summary
-	20, // 20: trellis.v1.GetResponse.summary:type_name -> trellis.v1.Summary
-	0,  // 21: trellis.v1.GetResponse.vnet:type_name -> trellis.v1.VNet
-	23, // 22: trellis.v1.GetResponse.nodes:type_name -> trellis.v1.NodeStatus
-	25, // 23: trellis.v1.GetResponse.links:type_name -> trellis.v1.LinkStatus
-	24, // 24: trellis.v1.NodeStatus.services:type_name -> trellis.v1.ServiceStatus
-	27, // 25: trellis.v1.LinkStatus.ports:type_name -> trellis.v1.PortStatus
-	26, // 26: trellis.v1.LinkStatus.tunnels:type_name -> trellis.v1.Tunnel
-	51, // 27: trellis.v1.Tunnel.drops_by_reason:type_name -> trellis.v1.Tunnel.DropsByReasonEntry
-	52, // 28: trellis.v1.PortStatus.drops_by_reason:type_name -> trellis.v1.PortStatus.DropsByReasonEntry
-	28, // 29: trellis.v1.PortStatus.paths:type_name -> trellis.v1.Path
-	6,  // 30: trellis.v1.SetLinkResponse.link:type_name -> trellis.v1.Link
-	32, // 31: trellis.v1.ExecRequest.start:type_name -> trellis.v1.ExecStart
-	33, // 32: trellis.v1.ExecRequest.resize:type_name -> trellis.v1.WindowSize
-	33, // 33: trellis.v1.ExecStart.size:type_name -> trellis.v1.WindowSize
-	11, // 34: trellis.v1.PingResponse.progress:type_name -> trellis.v1.Progress
-	39, // 35: trellis.v1.PingResponse.result:type_name -> trellis.v1.PingResult
-	40, // 36: trellis.v1.PingResult.failed:type_name -> trellis.v1.PingFailure
-	45, // 37: trellis.v1.HostsResponse.hosts:type_name -> trellis.v1.HostStatus
-	46, // 38: trellis.v1.HostStatus.uplinks:type_name -> trellis.v1.UplinkStatus
-	53, // 39: trellis.v1.UplinkStatus.drops:type_name -> trellis.v1.UplinkStatus.DropsEntry
-	9,  // 40: trellis.v1.VNetService.Apply:input_type -> trellis.v1.ApplyRequest
-	15, // 41: trellis.v1.VNetService.Delete:input_type -> trellis.v1.DeleteRequest
-	18, // 42: trellis.v1.VNetService.List:input_type -> trellis.v1.ListRequest
-	21, // 43: trellis.v1.VNetService.Get:input_type -> trellis.v1.GetRequest
-	29, // 44: trellis.v1.VNetService.SetLink:input_type -> trellis.v1.SetLinkRequest
-	31, // 45: trellis.v1.VNetService.Exec:input_type -> trellis.v1.ExecRequest
-	35, // 46: trellis.v1.VNetService.Capture:input_type -> trellis.v1.CaptureRequest
-	37, // 47: trellis.v1.VNetService.Ping:input_type -> trellis.v1.PingRequest
-	43, // 48: trellis.v1.VNetService.Hosts:input_type -> trellis.v1.HostsRequest
-	47, // 49: trellis.v1.VNetService.ForgetHost:input_type -> trellis.v1.ForgetHostRequest
-	41, // 50: trellis.v1.VNetService.Info:input_type -> trellis.v1.InfoRequest
-	10, // 51: trellis.v1.VNetService.Apply:output_type -> trellis.v1.ApplyResponse
-	16, // 52: trellis.v1.VNetService.Delete:output_type -> trellis.v1.DeleteResponse
-	19, // 53: trellis.v1.VNetService.List:output_type -> trellis.v1.ListResponse
-	22, // 54: trellis.v1.VNetService.Get:output_type -> trellis.v1.GetResponse
-	30, // 55: trellis.v1.VNetService.SetLink:output_type -> trellis.v1.SetLinkResponse
-	34, // 56: trellis.v1.VNetService.Exec:output_type -> trellis.v1.ExecResponse
-	36, // 57: trellis.v1.VNetService.Capture:output_type -> trellis.v1.CaptureResponse
-	38, // 58: trellis.v1.VNetService.Ping:output_type -> trellis.v1.PingResponse
-	44, // 59: trellis.v1.VNetService.Hosts:output_type -> trellis.v1.HostsResponse
-	48, // 60: trellis.v1.VNetService.ForgetHost:output_type -> trellis.v1.ForgetHostResponse
-	42, // 61: trellis.v1.VNetService.Info:output_type -> trellis.v1.InfoResponse
-	51, // [51:62] is the sub-list for method output_type
-	40, // [40:51] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	4,  // 1: trellis.v1.VNet.addressing:type_name -> trellis.v1.Addressing
+	5,  // 2: trellis.v1.VNet.nodes:type_name -> trellis.v1.Node
+	8,  // 3: trellis.v1.VNet.links:type_name -> trellis.v1.Link
+	2,  // 4: trellis.v1.Routing.intervals:type_name -> trellis.v1.Intervals
+	56, // 5: trellis.v1.Node.env:type_name -> trellis.v1.Node.EnvEntry
+	6,  // 6: trellis.v1.Node.files:type_name -> trellis.v1.File
+	57, // 7: trellis.v1.Node.sysctls:type_name -> trellis.v1.Node.SysctlsEntry
+	1,  // 8: trellis.v1.Node.routing:type_name -> trellis.v1.Routing
+	7,  // 9: trellis.v1.Node.position:type_name -> trellis.v1.Position
+	9,  // 10: trellis.v1.Link.endpoints:type_name -> trellis.v1.Interface
+	3,  // 11: trellis.v1.Link.routing:type_name -> trellis.v1.LinkRouting
+	10, // 12: trellis.v1.Interface.tx:type_name -> trellis.v1.Shape
+	10, // 13: trellis.v1.Interface.rx:type_name -> trellis.v1.Shape
+	0,  // 14: trellis.v1.ApplyRequest.vnet:type_name -> trellis.v1.VNet
+	13, // 15: trellis.v1.ApplyResponse.progress:type_name -> trellis.v1.Progress
+	15, // 16: trellis.v1.ApplyResponse.steps:type_name -> trellis.v1.Steps
+	17, // 17: trellis.v1.ApplyResponse.result:type_name -> trellis.v1.ApplyResult
+	14, // 18: trellis.v1.ApplyResponse.estimate:type_name -> trellis.v1.Estimate
+	16, // 19: trellis.v1.Steps.steps:type_name -> trellis.v1.Step
+	13, // 20: trellis.v1.DeleteResponse.progress:type_name -> trellis.v1.Progress
+	20, // 21: trellis.v1.DeleteResponse.result:type_name -> trellis.v1.DeleteResult
+	23, // 22: trellis.v1.ListResponse.vnets:type_name -> trellis.v1.Summary
+	23, // 23: trellis.v1.GetResponse.summary:type_name -> trellis.v1.Summary
+	0,  // 24: trellis.v1.GetResponse.vnet:type_name -> trellis.v1.VNet
+	26, // 25: trellis.v1.GetResponse.nodes:type_name -> trellis.v1.NodeStatus
+	28, // 26: trellis.v1.GetResponse.links:type_name -> trellis.v1.LinkStatus
+	27, // 27: trellis.v1.NodeStatus.services:type_name -> trellis.v1.ServiceStatus
+	30, // 28: trellis.v1.LinkStatus.ports:type_name -> trellis.v1.PortStatus
+	29, // 29: trellis.v1.LinkStatus.tunnels:type_name -> trellis.v1.Tunnel
+	58, // 30: trellis.v1.Tunnel.drops_by_reason:type_name -> trellis.v1.Tunnel.DropsByReasonEntry
+	59, // 31: trellis.v1.PortStatus.drops_by_reason:type_name -> trellis.v1.PortStatus.DropsByReasonEntry
+	31, // 32: trellis.v1.PortStatus.paths:type_name -> trellis.v1.Path
+	60, // 33: trellis.v1.PortStatus.stack_by_reason:type_name -> trellis.v1.PortStatus.StackByReasonEntry
+	8,  // 34: trellis.v1.SetLinkResponse.link:type_name -> trellis.v1.Link
+	35, // 35: trellis.v1.ExecRequest.start:type_name -> trellis.v1.ExecStart
+	36, // 36: trellis.v1.ExecRequest.resize:type_name -> trellis.v1.WindowSize
+	36, // 37: trellis.v1.ExecStart.size:type_name -> trellis.v1.WindowSize
+	13, // 38: trellis.v1.PingResponse.progress:type_name -> trellis.v1.Progress
+	46, // 39: trellis.v1.PingResponse.result:type_name -> trellis.v1.PingResult
+	47, // 40: trellis.v1.PingResult.failed:type_name -> trellis.v1.PingFailure
+	52, // 41: trellis.v1.HostsResponse.hosts:type_name -> trellis.v1.HostStatus
+	53, // 42: trellis.v1.HostStatus.uplinks:type_name -> trellis.v1.UplinkStatus
+	61, // 43: trellis.v1.UplinkStatus.drops:type_name -> trellis.v1.UplinkStatus.DropsEntry
+	11, // 44: trellis.v1.VNetService.Apply:input_type -> trellis.v1.ApplyRequest
+	18, // 45: trellis.v1.VNetService.Delete:input_type -> trellis.v1.DeleteRequest
+	21, // 46: trellis.v1.VNetService.List:input_type -> trellis.v1.ListRequest
+	24, // 47: trellis.v1.VNetService.Get:input_type -> trellis.v1.GetRequest
+	32, // 48: trellis.v1.VNetService.SetLink:input_type -> trellis.v1.SetLinkRequest
+	34, // 49: trellis.v1.VNetService.Exec:input_type -> trellis.v1.ExecRequest
+	38, // 50: trellis.v1.VNetService.Capture:input_type -> trellis.v1.CaptureRequest
+	40, // 51: trellis.v1.VNetService.Logs:input_type -> trellis.v1.LogsRequest
+	42, // 52: trellis.v1.VNetService.Restart:input_type -> trellis.v1.RestartRequest
+	44, // 53: trellis.v1.VNetService.Ping:input_type -> trellis.v1.PingRequest
+	50, // 54: trellis.v1.VNetService.Hosts:input_type -> trellis.v1.HostsRequest
+	54, // 55: trellis.v1.VNetService.ForgetHost:input_type -> trellis.v1.ForgetHostRequest
+	48, // 56: trellis.v1.VNetService.Info:input_type -> trellis.v1.InfoRequest
+	12, // 57: trellis.v1.VNetService.Apply:output_type -> trellis.v1.ApplyResponse
+	19, // 58: trellis.v1.VNetService.Delete:output_type -> trellis.v1.DeleteResponse
+	22, // 59: trellis.v1.VNetService.List:output_type -> trellis.v1.ListResponse
+	25, // 60: trellis.v1.VNetService.Get:output_type -> trellis.v1.GetResponse
+	33, // 61: trellis.v1.VNetService.SetLink:output_type -> trellis.v1.SetLinkResponse
+	37, // 62: trellis.v1.VNetService.Exec:output_type -> trellis.v1.ExecResponse
+	39, // 63: trellis.v1.VNetService.Capture:output_type -> trellis.v1.CaptureResponse
+	41, // 64: trellis.v1.VNetService.Logs:output_type -> trellis.v1.LogsResponse
+	43, // 65: trellis.v1.VNetService.Restart:output_type -> trellis.v1.RestartResponse
+	45, // 66: trellis.v1.VNetService.Ping:output_type -> trellis.v1.PingResponse
+	51, // 67: trellis.v1.VNetService.Hosts:output_type -> trellis.v1.HostsResponse
+	55, // 68: trellis.v1.VNetService.ForgetHost:output_type -> trellis.v1.ForgetHostResponse
+	49, // 69: trellis.v1.VNetService.Info:output_type -> trellis.v1.InfoResponse
+	57, // [57:70] is the sub-list for method output_type
+	44, // [44:57] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_trellis_v1_vnet_proto_init() }
@@ -4216,30 +4888,31 @@ func file_trellis_v1_vnet_proto_init() {
 	if File_trellis_v1_vnet_proto != nil {
 		return
 	}
-	file_trellis_v1_vnet_proto_msgTypes[10].OneofWrappers = []any{
+	file_trellis_v1_vnet_proto_msgTypes[12].OneofWrappers = []any{
 		(*ApplyResponse_Progress)(nil),
 		(*ApplyResponse_Steps)(nil),
 		(*ApplyResponse_Result)(nil),
+		(*ApplyResponse_Estimate)(nil),
 	}
-	file_trellis_v1_vnet_proto_msgTypes[16].OneofWrappers = []any{
+	file_trellis_v1_vnet_proto_msgTypes[19].OneofWrappers = []any{
 		(*DeleteResponse_Progress)(nil),
 		(*DeleteResponse_Result)(nil),
 	}
-	file_trellis_v1_vnet_proto_msgTypes[29].OneofWrappers = []any{}
-	file_trellis_v1_vnet_proto_msgTypes[31].OneofWrappers = []any{
+	file_trellis_v1_vnet_proto_msgTypes[32].OneofWrappers = []any{}
+	file_trellis_v1_vnet_proto_msgTypes[34].OneofWrappers = []any{
 		(*ExecRequest_Start)(nil),
 		(*ExecRequest_Stdin)(nil),
 		(*ExecRequest_Resize)(nil),
 		(*ExecRequest_StdinClosed)(nil),
 		(*ExecRequest_Signal)(nil),
 	}
-	file_trellis_v1_vnet_proto_msgTypes[34].OneofWrappers = []any{
+	file_trellis_v1_vnet_proto_msgTypes[37].OneofWrappers = []any{
 		(*ExecResponse_Stdout)(nil),
 		(*ExecResponse_Stderr)(nil),
 		(*ExecResponse_ExitCode)(nil),
 		(*ExecResponse_Started)(nil),
 	}
-	file_trellis_v1_vnet_proto_msgTypes[38].OneofWrappers = []any{
+	file_trellis_v1_vnet_proto_msgTypes[45].OneofWrappers = []any{
 		(*PingResponse_Progress)(nil),
 		(*PingResponse_Result)(nil),
 	}
@@ -4249,7 +4922,7 @@ func file_trellis_v1_vnet_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trellis_v1_vnet_proto_rawDesc), len(file_trellis_v1_vnet_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   54,
+			NumMessages:   62,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"trellis/internal/plan"
+	"trellis/internal/tunnel"
 	"trellis/internal/vnet"
 )
 
@@ -32,7 +33,7 @@ func TestStepsSuffice(t *testing.T) {
 				carryOut(t, &have, want, s)
 			}
 			crash(rng, &have)
-			have.Ways, have.NoFastPath = randomWays(t, rng), pick(rng, "", "", "the kernel is old")
+			have.Routes, have.NoFastPath = randomRoutes(t, rng), pick(rng, "", "", "the kernel is old")
 		}
 		want := parsePlan(t, randomPlan(rng))
 		if rng.IntN(8) == 0 {
@@ -44,7 +45,7 @@ func TestStepsSuffice(t *testing.T) {
 		if left := Diff(want, have, nil); len(left) > 0 {
 			t.Fatalf("seed %d: after all steps %d are left, first %q", seed, len(left), left[0])
 		}
-		if got, wanted := describe(have, want), describe(settled(want, nil, have), want); got != wanted {
+		if got, wanted := describe(have, want), describe(converged(want, nil, have), want); got != wanted {
 			t.Fatalf("seed %d: the kernel holds\n%s\ninstead of\n%s", seed, got, wanted)
 		}
 	}
@@ -76,7 +77,7 @@ func crash(rng *rand.Rand, k *Kernel) {
 		case 0:
 			v.Up = !v.Up
 		case 1:
-			v.Attached, v.Peer, v.PeerMAC, v.Path = false, "", vnet.MAC{}, Path{}
+			v.Attached, v.Peer, v.PeerMAC, v.Path = false, "", vnet.MAC{}, tunnel.Path{}
 		case 3:
 			v.Receives, v.Fast, v.Isolated = false, false, false
 		case 2:
@@ -84,6 +85,16 @@ func crash(rng *rand.Rand, k *Kernel) {
 				continue
 			}
 			v.Egress.Rate++
+		case 4:
+			if !v.Helper {
+				continue
+			}
+			v.Helper, v.Ingress, v.Peer, v.PeerMAC, v.Master, v.Path = false, vnet.Shape{}, "", vnet.MAC{}, "", tunnel.Path{}
+		case 5:
+			if !v.Helper {
+				continue
+			}
+			v.Ingress = vnet.Shape{}
 		default:
 			continue
 		}
@@ -109,10 +120,10 @@ func carryOut(t *testing.T, k *Kernel, p *plan.Plan, s Step) {
 			}
 		}
 	}
-	var tunnel *plan.Tunnel
+	var end *plan.Tunnel
 	for i := range p.Tunnels {
 		if p.Tunnels[i].Device == s.Device {
-			tunnel = &p.Tunnels[i]
+			end = &p.Tunnels[i]
 		}
 	}
 	n := k.Nodes[s.Node]
@@ -153,13 +164,27 @@ func carryOut(t *testing.T, k *Kernel, p *plan.Plan, s Step) {
 		if there {
 			t.Fatalf("%s, but it is there", s)
 		}
-		d = Device{MTU: tunnel.MTU}
+		d = Device{MTU: end.MTU}
+	case AddHelper:
+		if !there || d.Helper {
+			t.Fatalf("%s, but there is no device, or it has one", s)
+		}
+		// What the port did itself it does until it is joined with the helper.
+		d.Helper, d.Attached, d.Peer, d.PeerMAC, d.Shaped = true, false, "", vnet.MAC{}, false
+	case RemoveHelper:
+		if !there || !d.Helper {
+			t.Fatalf("%s, but there is none", s)
+		}
+		if d.Attached { // it was in the port's stead
+			d.Master, d.Path = "", tunnel.Path{}
+		}
+		d.Helper, d.Ingress, d.Peer, d.PeerMAC, d.Shaped = false, vnet.Shape{}, "", vnet.MAC{}, false
 	case Receive:
 		if !there {
 			t.Fatalf("%s, but there is no device", s)
 		}
 		if !d.Attached {
-			d.Peer, d.Path = "", Path{}
+			d.Peer, d.Path = "", tunnel.Path{}
 		}
 		d.Attached, d.Receives = true, true
 	case FastPath:
@@ -171,26 +196,32 @@ func carryOut(t *testing.T, k *Kernel, p *plan.Plan, s Step) {
 		if !there {
 			t.Fatalf("%s, but there is no device", s)
 		}
-		d.Master, d.Peer, d.PeerMAC, d.Shaped, d.Path = "", "", vnet.MAC{}, false, Path{}
+		d.Master, d.Peer, d.PeerMAC, d.Shaped, d.Path = "", "", vnet.MAC{}, false, tunnel.Path{}
 	case Connect:
 		if !there || !d.Receives {
 			t.Fatalf("%s, but there is no device that receives", s)
 		}
 		for name, other := range k.Devices { // a key is one device's
-			if name != s.Device && other.Path.Key == tunnel.Key && other.Path != (Path{}) {
-				other.Path = Path{}
+			if name != s.Device && other.Path.Key == end.Key && other.Path != (tunnel.Path{}) {
+				other.Path = tunnel.Path{}
 				k.Devices[name] = other
 			}
 		}
-		d.Path = PathOf(tunnel, *k, d.Path)
+		if end.LAN == "" && d.Helper == port.Ingress.IsZero() {
+			t.Fatalf("%s, but its helper is missing, or in the way", s)
+		}
+		d.Path = PathOf(end, *k, d.Path)
 		d.Attached, d.Peer, d.PeerMAC, d.Shaped = true, "", vnet.MAC{}, false
-		if tunnel.LAN == "" {
+		if end.LAN == "" {
 			d.Master, d.Ingress, d.PeerMAC = "", port.Ingress, helperMAC(port)
 		}
 	case Join:
 		other, ok := k.Devices[s.Peer]
 		if !there || !ok {
 			t.Fatalf("%s, but an end is missing", s)
+		}
+		if d.Helper || other.Helper {
+			t.Fatalf("%s, but a helper is in the way", s)
 		}
 		ports := map[string]plan.Port{}
 		for _, n := range p.Nodes {
@@ -201,24 +232,29 @@ func carryOut(t *testing.T, k *Kernel, p *plan.Plan, s Step) {
 		d.Attached, d.Peer, d.PeerMAC, d.Shaped = true, s.Peer, ports[s.Peer].MAC, !ports[s.Peer].Egress.IsZero()
 		other.Attached, other.Peer, other.PeerMAC, other.Shaped = true, s.Device, ports[s.Device].MAC, !ports[s.Device].Egress.IsZero()
 		d.Master, other.Master = "", ""
-		d.Path, other.Path = Path{}, Path{}
-		d.Ingress, other.Ingress = vnet.Shape{}, vnet.Shape{}
+		d.Path, other.Path = tunnel.Path{}, tunnel.Path{}
 		k.Devices[s.Peer] = other
 	case Enslave:
 		if _, ok := k.Devices[s.Peer]; !ok || !there {
 			t.Fatalf("%s, but there is no bridge or port", s)
 		}
-		if tunnel != nil {
+		if end != nil {
 			d.Master, d.Isolated = s.Peer, true
 			break
 		}
-		d.Attached, d.Master, d.Peer, d.Shaped, d.Ingress, d.Path = true, s.Peer, "", false, port.Ingress, Path{}
+		if d.Helper == port.Ingress.IsZero() {
+			t.Fatalf("%s, but its helper is missing, or in the way", s)
+		}
+		d.Attached, d.Master, d.Peer, d.Shaped, d.Ingress, d.Path = true, s.Peer, "", false, port.Ingress, tunnel.Path{}
 		d.PeerMAC = helperMAC(port)
 	case Shape:
+		if !d.Helper && !port.Ingress.IsZero() {
+			t.Fatalf("%s, but it has no helper", s)
+		}
 		d.Egress, d.Ingress = port.Egress, port.Ingress
 	case Resize:
-		if d.MTU = 0; tunnel != nil {
-			d.MTU = tunnel.MTU
+		if d.MTU = 0; end != nil {
+			d.MTU = end.MTU
 		} else {
 			d.MTU = port.MTU
 		}
@@ -316,21 +352,21 @@ func randomPlan(rng *rand.Rand) string {
 
 func pick(rng *rand.Rand, of ...string) string { return of[rng.IntN(len(of))] }
 
-// randomWays gives the ways to none, one or both of the other machines.
-func randomWays(t *testing.T, rng *rand.Rand) map[Ends]Way {
+// randomRoutes gives the routes to none, one or both of the other machines.
+func randomRoutes(t *testing.T, rng *rand.Rand) map[tunnel.Endpoints]tunnel.Route {
 	var words []string
 	for _, host := range []string{"beta", "gamma"} {
 		if rng.IntN(3) > 0 {
 			words = append(words, host+"="+pick(rng, "1500", "9000"))
 		}
 	}
-	return parseWays(t, words)
+	return parseRoutes(t, words)
 }
 
 // describe writes a kernel down, without what a comparison must not see. A far
 // end that need not receive any more may, as long as nothing is forwarded there.
 func describe(k Kernel, want *plan.Plan) string {
-	receives := settled(want, nil, k).Devices
+	receives := converged(want, nil, k).Devices
 	var lines []string
 	for name, n := range k.Nodes {
 		for i, v := range n.Interfaces {

@@ -7,18 +7,20 @@ import (
 	"fmt"
 
 	"trellis/internal/plan"
+	"trellis/internal/vnet"
 )
 
 // MarksOf returns a function that gives the marks of the plan's nodes. What all
 // nodes share is digested once.
 func MarksOf(p *plan.Plan) func(*plan.Node) Marks {
-	hosts, prefixes := digest(p.Hosts), digest(p.Prefixes)
+	prefixes := digest(p.Prefixes)
 	return func(n *plan.Node) Marks {
 		m := Marks{
 			Boot: digest(struct {
 				IDBase   uint32
 				Image    string
 				Cmd      []string
+				Restart  vnet.Restart `json:",omitempty"`
 				Env      map[string]string
 				Files    any
 				Exec     []string
@@ -27,11 +29,8 @@ func MarksOf(p *plan.Plan) func(*plan.Node) Marks {
 				Kind     any
 				Services any // see routing.Reload
 				Dirs     []string
-			}{p.IDBase, n.Image, n.Cmd, n.Env, n.Files, n.Exec, n.Sysctls, n.Limits.Disk, n.Daemons.Kind, n.Daemons.Services, n.Daemons.Dirs}),
-			Soft: digest(struct {
-				Files any
-				Hosts string
-			}{n.Daemons.Files, hosts}),
+			}{p.IDBase, n.Image, n.Cmd, n.Restart, n.Env, n.Files, n.Exec, n.Sysctls, n.Limits.Disk, n.Daemons.Kind, n.Daemons.Services, n.Daemons.Dirs}),
+			Soft: digest(struct{ Files any }{n.Daemons.Files}),
 		}
 		if !n.Routes.IsZero() {
 			m.Routes = digest(struct {

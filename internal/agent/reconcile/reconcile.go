@@ -22,6 +22,7 @@ import (
 	"strings"
 
 	"trellis/internal/plan"
+	"trellis/internal/tunnel"
 	"trellis/internal/vnet"
 )
 
@@ -29,28 +30,10 @@ import (
 type Kernel struct {
 	Nodes   map[string]Node   // by name
 	Devices map[string]Device // ports, bridges and tunnels in the root context, by device name
-	// Ways are those of the underlay that are known now.
-	Ways map[Ends]Way
+	// Routes are those of the underlay that are known now.
+	Routes map[tunnel.Endpoints]tunnel.Route
 	// NoFastPath is why the machine cannot forward on nodes' behalf; "": it can.
 	NoFastPath string
-}
-
-// Ends are a tunnel's outer addresses.
-type Ends struct{ Local, Remote netip.Addr }
-
-// Way is how packets to the remote end leave, as the underlay has it.
-type Way struct {
-	Uplink          int      // interface index
-	Source, NextHop vnet.MAC // of the outer frame
-	MTU             int      // of the outer packet, bytes
-}
-
-// Path is the EGRE path that a device is connected with; the zero value: none.
-type Path struct {
-	Ends
-	Key uint32
-	MTU int // of the link, bytes of the IP packet
-	Way Way
 }
 
 // Node is a node's container as it is.
@@ -74,7 +57,7 @@ type Node struct {
 // they cover cannot be read back from the kernel.
 type Marks struct {
 	Boot   string // what only a new container can change: image, command, environment, files, …
-	Soft   string // what can be changed in a running node: daemons' configuration, /etc/hosts
+	Soft   string // what can be changed in a running node: daemons' configuration
 	Routes string // the computed routes
 	Exec   string // the commands to run after start, once they ran
 }
@@ -98,7 +81,11 @@ type Device struct {
 	// nothing with others of its kind.
 	Isolated bool
 	Egress   vnet.Shape // the qdisc
-	Ingress  vnet.Shape // what the node sends into a LAN or a tunnel, by way of a helper pair
+	// Helper reports whether the port has a helper pair. In place, the port is
+	// joined with the pair's one end, whose qdisc shapes what the node sends, and
+	// the other end is in the LAN or begins the path in the port's stead.
+	Helper  bool
+	Ingress vnet.Shape // the qdisc of the helper pair
 	// Attached reports whether the port's program is in place.
 	Attached bool
 	// Peer is the device that the port's frames go to; Shaped, that they go by
@@ -109,7 +96,7 @@ type Device struct {
 	PeerMAC vnet.MAC
 	Shaped  bool
 	// Path is where they go instead, on a link across machines.
-	Path Path
+	Path tunnel.Path
 	// Receives reports whether the far end of the pair takes frames from the
 	// underlay and from neighbours' fast path; Fast, that it forwards them on its
 	// node's behalf.
@@ -123,11 +110,13 @@ type Op string
 const (
 	Stop         Op = "stop"          // remove a node's container and all in it
 	RemovePort   Op = "remove-port"   // remove a device of the root context
-	RemoveBridge Op = "remove-bridge" // likewise
+	RemoveHelper Op = "remove-helper" // remove a port's helper pair
+	RemoveBridge Op = "remove-bridge" // remove a device of the root context
 	Start        Op = "start"         // start a node's container, held
 	AddBridge    Op = "add-bridge"    // make a LAN's bridge
 	AddPort      Op = "add-port"      // make a veth pair between a node and the root context
 	AddTunnel    Op = "add-tunnel"    // make the pair that stands on a LAN's bridge for another machine
+	AddHelper    Op = "add-helper"    // make the pair that shapes what a port's node sends into a LAN or a tunnel
 	Receive      Op = "receive"       // have a pair's far end take what comes from the underlay
 	Unplug       Op = "unplug"        // take a port from the end that it had; its node forgets the neighbours there
 	Join         Op = "join"          // make or correct a shortbridge
@@ -146,7 +135,7 @@ const (
 )
 
 var order = []Op{
-	Stop, RemovePort, RemoveBridge, Start, AddBridge, AddPort, AddTunnel, Receive,
+	Stop, RemovePort, RemoveHelper, RemoveBridge, Start, AddBridge, AddPort, AddTunnel, AddHelper, Receive,
 	Unplug, Join, Enslave, Connect, Shape, Resize, Carrier, Address, Route, Limit, Reload,
 	FastPath, Release, Exec,
 }
@@ -279,7 +268,7 @@ func (d *differ) devices(want *plan.Plan) {
 	}
 	for _, l := range want.LANs {
 		for _, p := range l.Ports {
-			if d.absent(p) {
+			if d.deferred(p) {
 				continue
 			}
 			have := d.have.Devices[p]
@@ -340,6 +329,12 @@ func (d *differ) port(n *plan.Node, p *plan.Port) {
 		have = Device{}
 	}
 	d.wanted["device "+p.Device] = true
+	switch helper := !p.Ingress.IsZero(); {
+	case helper && !have.Helper:
+		d.add(Step{Op: AddHelper, Node: n.Name, Device: p.Device, Name: name, Detail: "to shape what it sends"})
+	case !helper && have.Helper:
+		d.add(Step{Op: RemoveHelper, Node: n.Name, Device: p.Device, Name: name, Detail: "what it sends is not shaped any more"})
+	}
 	if d.receives(p) && !have.Receives {
 		d.add(Step{Op: Receive, Node: n.Name, Device: p.Device, Name: name})
 	}
@@ -406,10 +401,10 @@ func (d *differ) lanTunnel(t *plan.Tunnel) {
 	}
 }
 
-// connect decides about a tunnel's path. While its way is not known, a path to
+// connect decides about a tunnel's path. While its route is not known, a path to
 // the same end stays as it was, and another one goes.
 func (d *differ) connect(t *plan.Tunnel, p *plan.Port, label string) {
-	if d.absent(t.Device) {
+	if d.deferred(t.Device) {
 		return
 	}
 	have := d.have.Devices[t.Device]
@@ -419,8 +414,8 @@ func (d *differ) connect(t *plan.Tunnel, p *plan.Port, label string) {
 		return
 	}
 	detail := "to " + t.Peer
-	if want == (Path{}) {
-		detail += ", when there is a way"
+	if want == (tunnel.Path{}) {
+		detail += ", when there is a route"
 	}
 	if t.LAN == "" && have.Path.Key != t.Key {
 		d.unplug(t.Device, label)
@@ -432,38 +427,38 @@ func (d *differ) connect(t *plan.Tunnel, p *plan.Port, label string) {
 // not, as it should be.
 func helped(have Device, want *plan.Port) bool {
 	if want.Ingress.IsZero() {
-		return have.Ingress.IsZero()
+		return !have.Helper
 	}
-	return !have.Ingress.IsZero() && have.PeerMAC == want.MAC
+	return have.Helper && !have.Ingress.IsZero() && have.PeerMAC == want.MAC
 }
 
 // PathOf gives the path that a tunnel should be connected with, where now is the
-// one that it has; the zero value: none, for want of a way.
-func PathOf(t *plan.Tunnel, k Kernel, now Path) Path {
-	p := Path{Ends: Ends{t.Local, t.Remote}, Key: t.Key, MTU: t.MTU}
-	way, ok := k.Ways[p.Ends]
+// one that it has; the zero value: none, for want of a route.
+func PathOf(t *plan.Tunnel, k Kernel, now tunnel.Path) tunnel.Path {
+	p := tunnel.Path{Endpoints: tunnel.Endpoints{Local: t.Local, Remote: t.Remote}, Key: t.Key, MTU: t.MTU}
+	route, ok := k.Routes[p.Endpoints]
 	if !ok {
-		if now.Ends != p.Ends || now.Key != p.Key || now.MTU != p.MTU {
-			return Path{}
+		if now.Endpoints != p.Endpoints || now.Key != p.Key || now.MTU != p.MTU {
+			return tunnel.Path{}
 		}
-		way = now.Way
+		route = now.Route
 	}
-	p.Way = way
+	p.Route = route
 	return p
 }
 
-// absent reports whether the plan's device p is left out because its node waits.
-func (d *differ) absent(p string) bool { return !d.wanted["device "+p] }
+// deferred reports whether the plan's device p is left out because its node waits.
+func (d *differ) deferred(p string) bool { return !d.wanted["device "+p] }
 
 func (d *differ) joint(j plan.Joint, ports map[string]*plan.Port, label map[string]string) {
-	if d.absent(j.A) || d.absent(j.B) {
+	if d.deferred(j.A) || d.deferred(j.B) {
 		return
 	}
 	right := func(from, to string) bool {
 		have := d.have.Devices[from]
 		return !d.fresh["port "+from] && !d.fresh["port "+to] &&
 			have.Attached && have.Peer == to && have.PeerMAC == ports[to].MAC && have.Shaped == !ports[to].Egress.IsZero() && have.Master == "" &&
-			have.Path == (Path{}) && have.Ingress.IsZero()
+			have.Path == (tunnel.Path{}) && !have.Helper
 	}
 	if right(j.A, j.B) && right(j.B, j.A) {
 		return
@@ -552,13 +547,13 @@ func (d *differ) interior(n *plan.Node, have Node) string {
 func shapeText(egress, ingress vnet.Shape) string {
 	var parts []string
 	for _, s := range []struct {
-		way   string
-		shape vnet.Shape
+		direction string
+		shape     vnet.Shape
 	}{{"in", egress}, {"out", ingress}} {
 		if s.shape.IsZero() {
 			continue
 		}
-		text := s.way
+		text := s.direction
 		if s.shape.Rate != 0 {
 			text += " rate " + vnet.FormatRate(s.shape.Rate)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"trellis/internal/plan"
+	"trellis/internal/tunnel"
 	"trellis/internal/vnet"
 )
 
@@ -18,10 +19,10 @@ import (
 // empty kernel; its commands are
 //
 //	want             the plan, one line per object (see parsePlan); prints the steps
-//	settle           the kernel becomes what the plan asks for; prints the steps that are left
+//	converge         the kernel becomes what the plan asks for; prints the steps that are left
 //	kernel           changes the kernel behind the plan's back; prints the steps that mend it
 //	wait             nodes whose restart is held back; prints the steps
-//	ways             what the underlay knows: the machines that can be reached, each
+//	routes             what the underlay knows: the machines that can be reached, each
 //	                 with the MTU on the way there; prints the steps
 //	no-fast-path     why the machine has no fast path, if it has none; prints the steps
 //
@@ -34,10 +35,10 @@ func TestTranscripts(t *testing.T) {
 			switch d.Cmd {
 			case "want":
 				want = parsePlan(t, d.Input)
-			case "settle":
-				have = settled(want, wait, have)
-			case "ways":
-				have.Ways = parseWays(t, strings.Fields(d.Input))
+			case "converge":
+				have = converged(want, wait, have)
+			case "routes":
+				have.Routes = parseRoutes(t, strings.Fields(d.Input))
 			case "no-fast-path":
 				have.NoFastPath = strings.TrimSpace(d.Input)
 			case "kernel":
@@ -194,20 +195,20 @@ func tunnelTo(t *testing.T, host, link string) plan.Tunnel {
 	return plan.Tunnel{Link: link, Peer: host, Local: netip.MustParseAddr("192.0.2.1"), Remote: remote, MTU: 1500}
 }
 
-// parseWays reads words such as beta=9000.
-func parseWays(t *testing.T, words []string) map[Ends]Way {
-	ways := map[Ends]Way{}
+// parseRoutes reads words such as beta=9000.
+func parseRoutes(t *testing.T, words []string) map[tunnel.Endpoints]tunnel.Route {
+	routes := map[tunnel.Endpoints]tunnel.Route{}
 	for _, w := range words {
 		host, mtu, _ := strings.Cut(w, "=")
-		tunnel := tunnelTo(t, host, "")
-		ways[Ends{tunnel.Local, tunnel.Remote}] = Way{Uplink: 2, NextHop: vnet.MAC{2, 0, 0, 0, 0, 0xfe}, MTU: atoi(t, mtu)}
+		end := tunnelTo(t, host, "")
+		routes[tunnel.Endpoints{Local: end.Local, Remote: end.Remote}] = tunnel.Route{Uplink: 2, NextHop: vnet.MAC{2, 0, 0, 0, 0, 0xfe}, MTU: atoi(t, mtu)}
 	}
-	return ways
+	return routes
 }
 
-// settled is the kernel that a plan describes, on a machine that is like have.
-func settled(p *plan.Plan, wait map[string]bool, have Kernel) Kernel {
-	k := Kernel{Nodes: map[string]Node{}, Devices: map[string]Device{}, Ways: have.Ways, NoFastPath: have.NoFastPath}
+// converged is the kernel that a plan describes, on a machine that is like have.
+func converged(p *plan.Plan, wait map[string]bool, have Kernel) Kernel {
+	k := Kernel{Nodes: map[string]Node{}, Devices: map[string]Device{}, Routes: have.Routes, NoFastPath: have.NoFastPath}
 	marks := MarksOf(p)
 	ports := map[string]plan.Port{}
 	for i := range p.Nodes {
@@ -218,7 +219,7 @@ func settled(p *plan.Plan, wait map[string]bool, have Kernel) Kernel {
 		node := Node{Running: true, Marks: marks(n), Limits: n.Limits, Loopbacks: n.Loopbacks, Interfaces: map[string]Interface{}}
 		for _, port := range n.Ports {
 			node.Interfaces[port.Name] = Interface{MAC: port.MAC, MTU: port.MTU, Up: true, Addrs: port.Addrs}
-			k.Devices[port.Device] = Device{Up: !port.Down, MTU: port.MTU, Egress: port.Egress, Ingress: port.Ingress}
+			k.Devices[port.Device] = Device{Up: !port.Down, MTU: port.MTU, Egress: port.Egress, Helper: !port.Ingress.IsZero(), Ingress: port.Ingress}
 			ports[port.Device] = port
 		}
 		node.NoFastPath = have.Nodes[n.Name].NoFastPath
@@ -301,7 +302,13 @@ func disturb(t *testing.T, d *datadriven.TestData, k *Kernel, words []string) {
 	case "unqueue":
 		device(words[1], func(v *Device) { v.Egress = vnet.Shape{} })
 	case "detach":
-		device(words[1], func(v *Device) { v.Attached, v.Peer, v.PeerMAC, v.Path = false, "", vnet.MAC{}, Path{} })
+		device(words[1], func(v *Device) { v.Attached, v.Peer, v.PeerMAC, v.Path = false, "", vnet.MAC{}, tunnel.Path{} })
+	case "unhelp": // the pair that shapes what the node sends has gone
+		device(words[1], func(v *Device) {
+			v.Helper, v.Ingress, v.Peer, v.PeerMAC, v.Master, v.Path = false, vnet.Shape{}, "", vnet.MAC{}, "", tunnel.Path{}
+		})
+	case "made": // the pair has been made, and no more
+		device(words[1], func(v *Device) { v.Helper, v.Attached = true, false })
 	case "mix": // two of a LAN's tunnels exchange frames
 		device(words[1], func(v *Device) { v.Isolated = false })
 	case "uncover": // the far end has lost its program

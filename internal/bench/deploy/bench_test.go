@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 // command runs `trellis bench deploy` with the arguments.
 func command(t *testing.T, args ...string) (cmd *exec.Cmd, stdout, stderr *bytes.Buffer) {
 	t.Helper()
-	testenv.NeedRoot(t)
+	testenv.NeedRoot(t, "makes network namespaces")
 	testenv.NeedCommand(t, "crun")
 	trellis, err := testenv.Binary()
 	if err != nil {

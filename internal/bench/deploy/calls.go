@@ -25,7 +25,7 @@ func (m *measurement) bounded(ctx context.Context) (context.Context, context.Can
 }
 
 // apply brings a network up, or to another description, and waits until it has
-// converged. Phase is told each phase at its first message.
+// converged. Phase is called with each phase at its first message.
 func (m *measurement) apply(ctx context.Context, c Case, phase func(string)) (*trellisv1.ApplyResult, error) {
 	ctx, cancel := m.bounded(ctx)
 	defer cancel()
@@ -42,7 +42,7 @@ func (m *measurement) apply(ctx context.Context, c Case, phase func(string)) (*t
 				phase(p)
 			}
 			last = e.Progress.GetPhase()
-			m.tell(e.Progress)
+			m.report(e.Progress)
 		case *trellisv1.ApplyResponse_Result:
 			return e.Result, nil
 		}
@@ -57,11 +57,11 @@ func (m *measurement) apply(ctx context.Context, c Case, phase func(string)) (*t
 func (m *measurement) delete(ctx context.Context) error {
 	ctx, cancel := m.bounded(ctx)
 	defer cancel()
-	return remove(ctx, m.client, &trellisv1.DeleteRequest{Name: m.c.VNet.Name}, m.tell)
+	return remove(ctx, m.client, &trellisv1.DeleteRequest{Name: m.c.VNet.Name}, m.report)
 }
 
 // remove takes networks down and returns when nothing of them is left.
-func remove(ctx context.Context, client Client, what *trellisv1.DeleteRequest, tell func(*trellisv1.Progress)) error {
+func remove(ctx context.Context, client Client, what *trellisv1.DeleteRequest, report func(*trellisv1.Progress)) error {
 	stream, err := client.Delete(ctx, connect.NewRequest(what))
 	if err != nil {
 		return err
@@ -70,7 +70,7 @@ func remove(ctx context.Context, client Client, what *trellisv1.DeleteRequest, t
 	for stream.Receive() {
 		switch e := stream.Msg().Event.(type) {
 		case *trellisv1.DeleteResponse_Progress:
-			tell(e.Progress)
+			report(e.Progress)
 		case *trellisv1.DeleteResponse_Result:
 			return nil
 		}

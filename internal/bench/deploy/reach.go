@@ -54,7 +54,7 @@ func (m *measurement) reachLoopbacks(ctx context.Context) (Reach, error) {
 	for stream.Receive() {
 		switch e := stream.Msg().Event.(type) {
 		case *trellisv1.PingResponse_Progress:
-			m.tell(e.Progress)
+			m.report(e.Progress)
 		case *trellisv1.PingResponse_Result:
 			r.Pairs, r.Reachable = int(e.Result.GetPairs()), int(e.Result.GetReachable())
 			for _, f := range e.Result.GetFailed()[:min(mostFailures, len(e.Result.GetFailed()))] {
@@ -79,7 +79,7 @@ func (m *measurement) reachNeighbours(ctx context.Context) (Reach, error) {
 	r := Reach{Method: Neighbours}
 	tries := neighbourTries(m.c.VNet, min(m.Sample, mostCommands))
 	for i, t := range tries {
-		m.tell(&trellisv1.Progress{Phase: "pinging", Done: int32(i), Total: int32(len(tries))})
+		m.report(&trellisv1.Progress{Phase: "pinging", Done: int32(i), Total: int32(len(tries))})
 		failure, err := m.ping(ctx, t)
 		if err != nil {
 			return r, fmt.Errorf("ping %s from %s: %w", t.addr, t.from, err)
@@ -149,7 +149,7 @@ func (m *measurement) ping(ctx context.Context, t try) (failure string, err erro
 			break // Receive tells why
 		}
 	}
-	var said strings.Builder
+	var output strings.Builder
 	for {
 		resp, err := stream.Receive()
 		if err != nil {
@@ -157,9 +157,9 @@ func (m *measurement) ping(ctx context.Context, t try) (failure string, err erro
 		}
 		switch e := resp.Message.(type) {
 		case *trellisv1.ExecResponse_Stdout:
-			said.Write(e.Stdout)
+			output.Write(e.Stdout)
 		case *trellisv1.ExecResponse_Stderr:
-			said.Write(e.Stderr)
+			output.Write(e.Stderr)
 		case *trellisv1.ExecResponse_ExitCode:
 			if err := stream.CloseRequest(); err != nil {
 				return "", err
@@ -167,7 +167,7 @@ func (m *measurement) ping(ctx context.Context, t try) (failure string, err erro
 			if e.ExitCode == 0 {
 				return "", nil
 			}
-			return fmt.Sprintf("status %d: %s", e.ExitCode, strings.Join(strings.Fields(said.String()), " ")), nil
+			return fmt.Sprintf("status %d: %s", e.ExitCode, strings.Join(strings.Fields(output.String()), " ")), nil
 		}
 	}
 }

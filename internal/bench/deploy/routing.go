@@ -32,8 +32,8 @@ func ParseRouting(s string) (vnet.Routing, error) {
 	if len(fields) > 2 {
 		r.Timers = vnet.Timers(fields[2])
 	}
-	if r.Daemon != vnet.FRR && r.Daemon != vnet.BIRD {
-		return r, fmt.Errorf("routing %q: the daemon %q is neither %s nor %s", s, r.Daemon, vnet.FRR, vnet.BIRD)
+	if r.Daemon.Kind() == nil {
+		return r, fmt.Errorf("routing %q: the daemon %q is none of %s", s, r.Daemon, strings.Join(vnet.DaemonNames(), ", "))
 	}
 	if r.Timers != vnet.TimersFast && r.Timers != vnet.TimersDefault {
 		return r, fmt.Errorf("routing %q: the timers %q are neither %s nor %s", s, r.Timers, vnet.TimersFast, vnet.TimersDefault)

@@ -36,7 +36,7 @@ type Config struct {
 	// Settle is how long the machine is left alone before memory is read, since
 	// the kernel frees much of it later.
 	Settle time.Duration
-	// Progress is told how far it is; nil: nobody.
+	// Progress is called with how far it is; it may be nil.
 	Progress func(*trellisv1.Progress)
 }
 
@@ -240,7 +240,7 @@ func (m *measurement) down(ctx context.Context, s *Sample) error {
 
 // rest leaves the machine alone for the settling time.
 func (m *measurement) rest(ctx context.Context, phase string) error {
-	m.tell(&trellisv1.Progress{Phase: phase})
+	m.report(&trellisv1.Progress{Phase: phase})
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -249,8 +249,8 @@ func (m *measurement) rest(ctx context.Context, phase string) error {
 	}
 }
 
-// tell passes progress on, with the case in front of the detail.
-func (m *measurement) tell(p *trellisv1.Progress) {
+// report passes progress on, with the case in front of the detail.
+func (m *measurement) report(p *trellisv1.Progress) {
 	if m.Progress == nil {
 		return
 	}

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
-	"syscall"
+	"strconv"
 	"time"
 
 	"connectrpc.com/connect"
@@ -16,13 +16,14 @@ import (
 
 	trellisv1 "trellis/api/trellis/v1"
 	"trellis/internal/bench"
+	"trellis/internal/substrate/cgroup"
 )
 
 // Service is a throw-away service: a process in network and mount namespaces of
 // its own, with directories of its own. Whatever it makes in the root context
 // lies in the first and whatever it mounts in the second, so the machine's own
-// network is not touched, other instances are not met, and both vanish with the
-// process; the kernel ends that when this process dies, however it dies. The
+// network is not touched, other instances are not met, and both vanish with this
+// process; the kernel ends the service when this process dies, however it dies. The
 // containers and control groups of a network do outlive it: [Start] removes
 // those of predecessors that were killed.
 type Service struct {
@@ -32,6 +33,7 @@ type Service struct {
 	client  Client
 	home    home
 	lock    *os.File
+	space   *bench.Space
 	process *process
 }
 
@@ -39,7 +41,7 @@ type Service struct {
 type Options struct {
 	Program string // the trellis program
 	Dial    func(address string) (Client, error)
-	// Note is told what is worth a line: a predecessor that was cleaned up.
+	// Note is called with what is worth a line: a predecessor that was cleaned up.
 	Note func(format string, args ...any)
 }
 
@@ -54,6 +56,8 @@ const (
 const (
 	startTime = 30 * time.Second
 	stopTime  = 30 * time.Second
+	// restartTime is for a service that finds many nodes.
+	restartTime = 5 * time.Minute
 )
 
 // home is where one service keeps everything.
@@ -63,9 +67,11 @@ func homeOf(name string) home {
 	return home{filepath.Join(stateRoot, name), filepath.Join(runRoot, name)}
 }
 
-func (h home) state() string { return filepath.Join(h.base, "state") }
-func (h home) log() string   { return filepath.Join(h.base, "log") }
-func (h home) lock() string  { return filepath.Join(h.base, "lock") }
+func (h home) state() string    { return filepath.Join(h.base, "state") }
+func (h home) socket() string   { return filepath.Join(h.run, "trellis.sock") }
+func (h home) log() string      { return filepath.Join(h.base, "log") }
+func (h home) instance() string { return filepath.Join(h.base, "instance") }
+func (h home) lock() string     { return filepath.Join(h.base, "lock") }
 
 // remove removes the directories, and the folders above if they are empty.
 func (h home) remove() error {
@@ -121,6 +127,7 @@ func newHome() (home, *os.File, error) {
 		func() error { return unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) },
 		func() error { return os.Mkdir(h.state(), 0o700) },
 		func() error { return os.Mkdir(h.run, 0o700) },
+		func() error { return os.WriteFile(h.instance(), []byte(newInstance(base)), 0o600) },
 		func() error { return os.Rename(fresh, h.lock()) },
 	} {
 		if err := step(); err != nil {
@@ -130,38 +137,71 @@ func newHome() (home, *os.File, error) {
 	return h, lock, nil
 }
 
-// launch runs the service of a home and waits until it answers.
+// newInstance makes the tag of the service of a directory: one to eight of a-z
+// and 0-9.
+func newInstance(base string) string {
+	n := crc32.ChecksumIEEE([]byte(base))
+	return "b" + strconv.FormatUint(uint64(n), 36)
+}
+
+// launch runs the service of a home, in a space of its own, and waits until it
+// answers.
 func launch(ctx context.Context, o Options, h home) (*Service, error) {
-	s := &Service{Address: "unix://" + filepath.Join(h.run, "trellis.sock"), options: o, home: h}
+	s := &Service{Address: "unix://" + h.socket(), options: o, home: h}
 	var err error
 	if s.client, err = o.Dial(s.Address); err != nil {
 		return nil, err
 	}
-	log, err := os.OpenFile(h.log(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
+	if s.space, err = bench.NewServiceSpace(); err != nil {
 		return nil, err
+	}
+	if err := s.run(ctx, startTime); err != nil {
+		return nil, errors.Join(err, s.space.Close())
+	}
+	return s, nil
+}
+
+// run starts the process and waits until it answers.
+func (s *Service) run(ctx context.Context, limit time.Duration) error {
+	log, err := os.OpenFile(s.home.log(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(o.Program, "serve", "--run-dir", h.run, "--state-dir", h.state())
-	cmd.Stdout, cmd.Stderr = log, log
-	if s.process, err = startIsolated(cmd); err != nil {
-		return nil, err
+	instance, err := os.ReadFile(s.home.instance())
+	if err != nil {
+		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, startTime, fmt.Errorf("it does not answer after %s", startTime))
+	cmd := exec.Command(s.options.Program, "serve", "--run-dir", s.home.run, "--state-dir", s.home.state(), "--instance", string(instance))
+	cmd.Stdout, cmd.Stderr = log, log
+	if s.process, err = startIn(s.space, cmd); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it does not answer after %s", limit))
 	defer cancel()
 	for {
 		if _, err = s.client.Info(ctx, connect.NewRequest(&trellisv1.InfoRequest{})); err == nil {
-			return s, nil
+			return nil
 		}
 		select {
 		case <-s.process.ended:
-			return nil, fmt.Errorf("%w: %s", s.process.err, lastWords(h.log()))
+			return fmt.Errorf("%w: %s", s.process.err, lastLines(s.home.log()))
 		case <-ctx.Done():
-			return nil, errors.Join(fmt.Errorf("%w: %s", context.Cause(ctx), lastWords(h.log())), s.process.stop())
+			return errors.Join(fmt.Errorf("%w: %s", context.Cause(ctx), lastLines(s.home.log())), s.process.stop())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
+
+// Kill kills the service's process without warning. What runs in its networks
+// stays, and so do the namespaces that it was in.
+func (s *Service) Kill() error { return s.process.kill() }
+
+// Restart starts the service again after [Service.Kill], where it was.
+func (s *Service) Restart(ctx context.Context) error { return s.run(ctx, restartTime) }
+
+// PID is the service's process.
+func (s *Service) PID() int { return s.process.cmd.Process.Pid }
 
 // Client is a client of the service.
 func (s *Service) Client() Client { return s.client }
@@ -170,9 +210,12 @@ func (s *Service) Client() Client { return s.client }
 // the service has died meanwhile, which is an error, it is started once more for
 // that. Where something could not be removed, the directories stay, for the next
 // [Start] to try again.
+//
+// Networks that the service does not take down before ctx ends are an error as
+// well; their nodes are then killed, and everything is removed without it.
 func (s *Service) Stop(ctx context.Context) error {
 	died := s.death()
-	err := s.clear(ctx)
+	err := s.clear(ctx, nil)
 	if err != nil && died == nil { // perhaps because it is dying
 		select {
 		case <-s.process.ended:
@@ -180,11 +223,16 @@ func (s *Service) Stop(ctx context.Context) error {
 		case <-time.After(time.Second):
 		}
 	}
-	if e := s.process.stop(); e != nil && died == nil {
-		err = errors.Join(err, fmt.Errorf("stop the throw-away service: %w: %s", e, lastWords(s.home.log())))
+	var late error
+	if ctx.Err() != nil && died == nil {
+		late, err = err, nil
+	}
+	err = errors.Join(err, s.end())
+	if late != nil {
+		err = errors.Join(err, s.killNodes())
 	}
 	if died != nil {
-		died = fmt.Errorf("the throw-away service has died: %w: %s", died, lastWords(s.home.log()))
+		died = fmt.Errorf("the throw-away service has died: %w: %s", died, lastLines(s.home.log()))
 		err = raze(ctx, s.options, s.home)
 	}
 	if err == nil {
@@ -195,7 +243,79 @@ func (s *Service) Stop(ctx context.Context) error {
 	if s.lock != nil {
 		err = errors.Join(err, s.lock.Close())
 	}
-	return errors.Join(died, err)
+	return errors.Join(late, died, err)
+}
+
+// end ends the process, if it runs, and lets its namespaces go.
+func (s *Service) end() error {
+	var err error
+	if s.death() == nil {
+		if err = s.process.stop(); err != nil {
+			err = fmt.Errorf("stop the throw-away service: %w: %s", err, lastLines(s.home.log()))
+		}
+	}
+	return errors.Join(err, s.space.Close())
+}
+
+// processes gives the processes of all nodes.
+func (s *Service) processes() (map[int]bool, error) {
+	tree, err := s.home.groups()
+	if err != nil {
+		return nil, err
+	}
+	groups, err := tree.Groups()
+	if err != nil {
+		return nil, fmt.Errorf("list the control groups of the throw-away service: %w", err)
+	}
+	pids := map[int]bool{}
+	for _, g := range groups {
+		members, err := tree.Members(g)
+		if err != nil {
+			return nil, fmt.Errorf("list the processes of %s: %w", g, err)
+		}
+		for _, pid := range members {
+			pids[pid] = true
+		}
+	}
+	return pids, nil
+}
+
+// killNodes kills everything in the instance's control groups, and removes those.
+// With the service gone and its namespaces with it, nothing else is left.
+func (s *Service) killNodes() error {
+	pids, err := s.processes()
+	if err != nil {
+		return err
+	}
+	for pid := range pids {
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("kill process %d of a node: %w", pid, err)
+		}
+	}
+	tree, err := s.home.groups()
+	if err != nil {
+		return err
+	}
+	groups, err := tree.Groups()
+	if err != nil {
+		return fmt.Errorf("list the control groups of the throw-away service: %w", err)
+	}
+	for _, g := range groups {
+		if err := tree.Remove(g, stopTime); err != nil {
+			return err
+		}
+	}
+	tree.Sweep()
+	return nil
+}
+
+// groups are the control groups of the home's instance.
+func (h home) groups() (*cgroup.Tree, error) {
+	instance, err := os.ReadFile(h.instance())
+	if err != nil {
+		return nil, err
+	}
+	return cgroup.Find("trellis-" + string(instance))
 }
 
 // death tells why the service has ended without being told to; nil while it
@@ -209,11 +329,14 @@ func (s *Service) death() error {
 	}
 }
 
-// clear takes every network down.
-func (s *Service) clear(ctx context.Context) error {
-	err := remove(ctx, s.client, &trellisv1.DeleteRequest{All: true}, func(*trellisv1.Progress) {})
+// clear takes every network down. Progress may be nil.
+func (s *Service) clear(ctx context.Context, progress func(*trellisv1.Progress)) error {
+	if progress == nil {
+		progress = func(*trellisv1.Progress) {}
+	}
+	err := remove(ctx, s.client, &trellisv1.DeleteRequest{All: true}, progress)
 	if err != nil {
-		return fmt.Errorf("take down the networks of the throw-away service: %w: %s", err, lastWords(s.home.log()))
+		return fmt.Errorf("take down the networks of the throw-away service: %w: %s", err, lastLines(s.home.log()))
 	}
 	return nil
 }
@@ -260,113 +383,5 @@ func raze(ctx context.Context, o Options, h home) error {
 	if err != nil {
 		return err
 	}
-	err = s.clear(ctx)
-	if e := s.process.stop(); e != nil {
-		err = errors.Join(err, fmt.Errorf("stop the throw-away service: %w: %s", e, lastWords(h.log())))
-	}
-	return err
-}
-
-// process is a command that runs in namespaces of its own.
-type process struct {
-	cmd   *exec.Cmd
-	ended chan struct{} // closed when it has ended
-	err   error         // why, after that; never nil
-}
-
-// startIsolated starts a command in a network namespace and a mount namespace of
-// its own, and in a session of its own, so that an interrupt at the terminal
-// reaches this process alone. The thread that has the namespaces lives as long
-// as the command: the kernel kills the command when it ends.
-func startIsolated(cmd *exec.Cmd) (*process, error) {
-	p := &process{cmd: cmd, ended: make(chan struct{})}
-	started := make(chan error)
-	bench.OnThread(func() {
-		err := isolate()
-		if err == nil {
-			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
-			err = cmd.Start()
-		}
-		started <- err
-		if err != nil {
-			return
-		}
-		if p.err = cmd.Wait(); p.err == nil {
-			p.err = errors.New("the service has ended by itself")
-		}
-		close(p.ended)
-	})
-	return p, <-started
-}
-
-// isolate gives the calling thread new namespaces. The loopback interface is up
-// and mounts do not spread to the machine.
-func isolate() error {
-	if err := unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS); err != nil {
-		return fmt.Errorf("make namespaces: %w", err)
-	}
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("keep mounts from spreading: %w", err)
-	}
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("open a socket: %w", err)
-	}
-	defer unix.Close(fd)
-	req, err := unix.NewIfreq("lo")
-	if err != nil {
-		return err
-	}
-	req.SetUint16(unix.IFF_UP)
-	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, req); err != nil {
-		return fmt.Errorf("set lo up: %w", err)
-	}
-	return nil
-}
-
-// stop ends the process: by a request, and if it does not heed that, by force.
-func (p *process) stop() error {
-	select {
-	case <-p.ended:
-		return p.err
-	default:
-	}
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return err
-	}
-	select {
-	case <-p.ended:
-		if p.cmd.ProcessState.Success() {
-			return nil
-		}
-		return p.err
-	case <-time.After(stopTime):
-	}
-	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return err
-	}
-	<-p.ended
-	return fmt.Errorf("it had to be killed %s after it was told to stop", stopTime)
-}
-
-// lastWords gives the end of a log, or what begins with the runtime's word of a
-// crash.
-func lastWords(path string) string {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return fmt.Sprintf("its log cannot be read: %v", err)
-	}
-	const most = 1500
-	for _, word := range []string{"\nfatal error: ", "\npanic: "} {
-		if i := strings.Index(string(text), word); i >= 0 {
-			return "its log says: " + string(text[i+1:min(len(text), i+most)])
-		}
-	}
-	if len(text) > most {
-		text = append([]byte("…"), text[len(text)-most:]...)
-	}
-	if len(text) == 0 {
-		return "its log is empty"
-	}
-	return "its log ends: " + string(text)
+	return errors.Join(s.clear(ctx, nil), s.end())
 }

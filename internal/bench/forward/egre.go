@@ -7,6 +7,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"trellis/internal/substrate/dataplane"
+	"trellis/internal/tunnel"
 )
 
 // Where the data plane of a rig has its pins, in the mount namespace of the rig's
@@ -66,15 +67,16 @@ func egre(fast bool) func(*rig) error {
 				return err
 			}
 		}
-		for port, path := range map[int]dataplane.Path{
+		for port, path := range map[int]tunnel.Path{
 			ports[0]: {
-				Uplink: cards[inCard], Source: inMAC, NextHop: genMAC, Local: tunnelIn, Remote: tunnelFrom, Key: inTunnelID,
+				Endpoints: tunnel.Endpoints{Local: tunnelIn, Remote: tunnelFrom}, Key: inTunnelID, MTU: routerMTU,
+				Route: tunnel.Route{Uplink: cards[inCard], Source: inMAC, NextHop: genMAC, MTU: cardMTU},
 			},
 			ports[len(ports)-1]: {
-				Uplink: cards[outCard], Source: outMAC, NextHop: sinkMAC, Local: tunnelOut, Remote: tunnelTo, Key: outTunnelID,
+				Endpoints: tunnel.Endpoints{Local: tunnelOut, Remote: tunnelTo}, Key: outTunnelID, MTU: routerMTU,
+				Route: tunnel.Route{Uplink: cards[outCard], Source: outMAC, NextHop: sinkMAC, MTU: cardMTU},
 			},
 		} {
-			path.UnderlayMTU, path.LinkMTU = cardMTU, routerMTU
 			if err := d.Connect(port, 0, path); err != nil {
 				return err
 			}
@@ -93,7 +95,7 @@ func (r *rig) attachPort(d *dataplane.Dataplane, i int, device, inside string) (
 	if err := d.Attach(tenant, device, index, dataplane.Port); err != nil {
 		return 0, err
 	}
-	end := dataplane.Inner{Node: fmt.Sprintf("%s/r%d", tenant, i), NS: r.routers[i].NS}
+	end := dataplane.FarEnd{Node: fmt.Sprintf("%s/r%d", tenant, i), NS: r.routers[i].NS}
 	err = r.routers[i].Do(func() error {
 		l, err := netlink.LinkByName(inside)
 		if err == nil {
@@ -104,5 +106,5 @@ func (r *rig) attachPort(d *dataplane.Dataplane, i int, device, inside string) (
 	if err != nil {
 		return 0, fmt.Errorf("find %s of router %d: %w", inside, i, err)
 	}
-	return index, d.AttachInner(tenant, device, end)
+	return index, d.AttachFarEnd(tenant, device, end)
 }

@@ -48,7 +48,7 @@ func nothingLeft(t *testing.T) {
 }
 
 func TestEveryConfigurationForwards(t *testing.T) {
-	testenv.NeedRoot(t)
+	testenv.NeedRoot(t, "makes network namespaces")
 	nothingLeft(t)
 	for _, tc := range []struct {
 		size    int
@@ -90,7 +90,7 @@ func TestEveryConfigurationForwards(t *testing.T) {
 // mustRig builds a configuration and waits until it forwards.
 func mustRig(t *testing.T, name string) *rig {
 	t.Helper()
-	testenv.NeedRoot(t)
+	testenv.NeedRoot(t, "makes network namespaces")
 	nothingLeft(t)
 	config, err := lookUp(name)
 	if err != nil {
@@ -187,7 +187,7 @@ func TestFramesOnAnotherCoreAreAnError(t *testing.T) {
 }
 
 func TestInterruptLeavesNothing(t *testing.T) {
-	testenv.NeedRoot(t)
+	testenv.NeedRoot(t, "makes network namespaces")
 	nothingLeft(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -118,7 +118,7 @@ func (m *meter) run(n uint32) (s sample, err error) {
 	if err != nil {
 		return s, fmt.Errorf("generate frames: %w", err)
 	}
-	seen, err := m.settled()
+	seen, err := m.drained()
 	if err != nil {
 		return s, err
 	}
@@ -137,10 +137,10 @@ func (m *meter) run(n uint32) (s sample, err error) {
 	return s, nil
 }
 
-// settled waits until no more frames arrive.
-func (m *meter) settled() (seen sinkSeen, err error) {
-	const pause, patience = 2 * time.Millisecond, 200 * time.Millisecond
-	for end := time.Now().Add(patience); ; time.Sleep(pause) {
+// drained waits until no more frames arrive.
+func (m *meter) drained() (seen sinkSeen, err error) {
+	const pause, timeout = 2 * time.Millisecond, 200 * time.Millisecond
+	for end := time.Now().Add(timeout); ; time.Sleep(pause) {
 		var now sinkSeen
 		if err := m.sink.Tally.Get(&now); err != nil {
 			return seen, fmt.Errorf("read the sink's counters: %w", err)

@@ -181,8 +181,8 @@ func prepare(ctx context.Context, config *configuration, core, size int, length 
 // ready waits until a few frames get through: carriers are told of a moment
 // after devices go up.
 func (c *contender) ready(ctx context.Context) error {
-	const pause, patience = 5 * time.Millisecond, 2 * time.Second
-	for end := time.Now().Add(patience); ; time.Sleep(pause) {
+	const pause, timeout = 5 * time.Millisecond, 2 * time.Second
+	for end := time.Now().Add(timeout); ; time.Sleep(pause) {
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}

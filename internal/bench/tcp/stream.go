@@ -20,9 +20,9 @@ const (
 	warmUp = 300 * time.Millisecond
 )
 
-// patience bounds every system call, so that a path that carries nothing ends in
+// ioTimeout bounds every system call, so that a path that carries nothing ends in
 // an error and not in a wait. TCP sends a lost SYN again after 1, 3 and 7 seconds.
-var patience = 10 * time.Second
+var ioTimeout = 10 * time.Second
 
 // stream sends one TCP stream from a space to an address in another for a while,
 // and gives the rate at which its payload arrives, in 10⁹ bits a second.
@@ -77,7 +77,7 @@ func listen(address netip.Addr) (fd, port int, err error) {
 
 // bound limits the system calls on a socket, accept and connect included.
 func bound(fd int) error {
-	limit := unix.NsecToTimeval(patience.Nanoseconds())
+	limit := unix.NsecToTimeval(ioTimeout.Nanoseconds())
 	for _, option := range []int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
 		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, option, &limit); err != nil {
 			return err

@@ -31,7 +31,7 @@ func namespaces(t *testing.T) int {
 }
 
 func TestStreamsPassEveryKindOfLink(t *testing.T) {
-	testenv.NeedRoot(t)
+	testenv.NeedRoot(t, "makes network namespaces")
 	before := namespaces(t)
 	report, err := Run(t.Context(), Config{Routers: []int{0, 2}, Length: time.Second, Repeat: 1})
 	if err != nil {
@@ -60,7 +60,7 @@ func TestStreamsPassEveryKindOfLink(t *testing.T) {
 }
 
 func TestPathsDifferInOffloadAlone(t *testing.T) {
-	testenv.NeedRoot(t)
+	testenv.NeedRoot(t, "makes network namespaces")
 	for kind, want := range map[Kind]bool{Shortbridge: true, Veth: true, VethNoOffload: false} {
 		p, err := newPath(1, kind)
 		if err != nil {
@@ -87,7 +87,7 @@ func TestPathsDifferInOffloadAlone(t *testing.T) {
 }
 
 func TestBrokenPathIsAnError(t *testing.T) {
-	testenv.NeedRoot(t)
+	testenv.NeedRoot(t, "makes network namespaces")
 	p, err := newPath(1, Veth)
 	if err != nil {
 		t.Fatal(err)
@@ -97,8 +97,8 @@ func TestBrokenPathIsAnError(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	defer func(d time.Duration) { patience = d }(patience)
-	patience = time.Second
+	defer func(d time.Duration) { ioTimeout = d }(ioTimeout)
+	ioTimeout = time.Second
 	// The router stops forwarding.
 	if err := p.nodes[1].Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0) }); err != nil {
 		t.Fatal(err)
@@ -113,7 +113,7 @@ func TestBrokenPathIsAnError(t *testing.T) {
 }
 
 func TestNothingIsLeftInTheRootContext(t *testing.T) {
-	testenv.NeedRoot(t)
+	testenv.NeedRoot(t, "makes network namespaces")
 	p, err := newPath(0, Shortbridge)
 	if err != nil {
 		t.Fatal(err)

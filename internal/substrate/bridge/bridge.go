@@ -14,6 +14,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -48,20 +49,18 @@ func Ensure(b Bridge) error {
 		return err
 	}
 	defer c.Close()
-	links, err := c.Links()
+	links, err := c.LinksNamed(b.Name)
 	if err != nil {
-		return fmt.Errorf("make the bridge %s: read the machine's devices: %w", b.Name, err)
+		return fmt.Errorf("make the bridge %s: %w", b.Name, err)
 	}
 	var batch rtnl.Batch
 	flags := uint16(unix.NLM_F_CREATE | unix.NLM_F_EXCL)
-	for i := range links {
-		if links[i].Name == b.Name {
-			if !strings.HasPrefix(links[i].Alias, ownAliasStart) || links[i].Kind != "bridge" {
-				return fmt.Errorf("a device named %s exists on this machine and is not a bridge of Trellis's; rename it (ip link set %s name …) or remove it, then try again: %w",
-					b.Name, b.Name, unix.EEXIST)
-			}
-			flags = 0
+	if have, there := links[b.Name]; there {
+		if !strings.HasPrefix(have.Alias, ownAliasStart) || have.Kind != "bridge" {
+			return fmt.Errorf("a device named %s exists on this machine and is not a bridge of Trellis's; rename it (ip link set %s name …) or remove it, then try again: %w",
+				b.Name, b.Name, unix.EEXIST)
 		}
+		flags = 0
 	}
 	b.request(&batch, flags)
 	failed, err := c.Execute(&batch)
@@ -150,13 +149,15 @@ func SetPorts(bridges map[string]string) error {
 		return err
 	}
 	defer c.Close()
-	links, err := c.Links()
-	if err != nil {
-		return fmt.Errorf("enslave %d devices: read the machine's devices: %w", len(bridges), err)
+	names := make([]string, 0, 1)
+	for _, bridge := range bridges {
+		if bridge != "" && !slices.Contains(names, bridge) {
+			names = append(names, bridge)
+		}
 	}
-	index := map[string]int{"": 0}
-	for i := range links {
-		index[links[i].Name] = links[i].Index
+	links, err := c.LinksNamed(names...)
+	if err != nil {
+		return fmt.Errorf("enslave %d devices: %w", len(bridges), err)
 	}
 	var (
 		b       rtnl.Batch
@@ -164,14 +165,14 @@ func SetPorts(bridges map[string]string) error {
 		errs    []error
 	)
 	for device, bridge := range bridges {
-		master, ok := index[bridge]
-		if !ok {
+		l, ok := links[bridge] // the zero value of none frees
+		if !ok && bridge != "" {
 			errs = append(errs, fmt.Errorf("enslave %s: there is no bridge %s", device, bridge))
 			continue
 		}
 		b.Begin(unix.RTM_SETLINK, 0, rtnl.LinkHeader(0, 0, 0))
 		b.String(unix.IFLA_IFNAME, device)
-		b.Uint32(unix.IFLA_MASTER, uint32(master))
+		b.Uint32(unix.IFLA_MASTER, uint32(l.Index))
 		devices = append(devices, device)
 	}
 	failed, err := c.Execute(&b)

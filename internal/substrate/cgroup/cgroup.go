@@ -187,7 +187,7 @@ func (t *Tree) Create(group string, l Limits) error {
 			return fmt.Errorf("make the cgroup: %w", err)
 		}
 	}
-	return t.SetLimits(group, l)
+	return t.setLimits(group, l, true)
 }
 
 // ancestors lists mount and every directory below it that leads to group,
@@ -351,6 +351,24 @@ func removeAll(dir string, deadline time.Time) error {
 			return &fs.PathError{Op: "rmdir", Path: dir, Err: err}
 		}
 		time.Sleep(pause)
+	}
+}
+
+// Parents lists the groups of one level, "a", in any of the hierarchies.
+func (t *Tree) Parents() []string {
+	var names []string
+	for _, m := range t.mounts() {
+		names = append(names, subdirs(filepath.Join(m, t.dir))...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// RemoveParent removes a group of one level, unless there are groups in it.
+func (t *Tree) RemoveParent(group string) {
+	for _, m := range t.mounts() {
+		// A group in use, or with groups in it, stays: rmdir refuses.
+		_ = unix.Rmdir(filepath.Join(m, t.dir, group))
 	}
 }
 

@@ -20,16 +20,21 @@ const period = 100_000
 const minQuota = 1_000
 
 // SetLimits changes the limits of a group, also while it is in use.
-func (t *Tree) SetLimits(group string, l Limits) error {
+func (t *Tree) SetLimits(group string, l Limits) error { return t.setLimits(group, l, false) }
+
+// setLimits passes over what has no limit in a fresh group: it has none, and to say so
+// costs the kernel the more the more groups there are (tg_set_cfs_bandwidth).
+func (t *Tree) setLimits(group string, l Limits, fresh bool) error {
 	for _, h := range t.hierarchies {
 		for _, c := range h.controllers {
 			var err error
-			switch dir := t.path(h, group); c {
-			case "cpu":
+			switch dir := t.path(h, group); {
+			case fresh && l.none(c):
+			case c == "cpu":
 				err = setCPU(dir, h.v2, l.CPU)
-			case "memory":
+			case c == "memory":
 				err = setMemory(dir, h.v2, l.Memory)
-			case "pids":
+			case c == "pids":
 				err = setPids(dir, l.Pids)
 			}
 			if err != nil {
@@ -38,6 +43,19 @@ func (t *Tree) SetLimits(group string, l Limits) error {
 		}
 	}
 	return nil
+}
+
+// none reports whether a controller has nothing to bind.
+func (l Limits) none(controller string) bool {
+	switch controller {
+	case "cpu":
+		return l.CPU <= 0
+	case "memory":
+		return l.Memory <= 0
+	case "pids":
+		return l.Pids <= 0
+	}
+	return true
 }
 
 func setCPU(dir string, v2 bool, cores float64) error {

@@ -150,15 +150,15 @@ func TestSystemCallsDenied(t *testing.T) {
 
 func TestAttacksFromRootShell(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, r *Runtime) {
-		mark := filepath.Join(t.TempDir(), "secret")
-		if err := os.WriteFile(mark, []byte("secret"), 0o644); err != nil {
+		secretFile := filepath.Join(t.TempDir(), "secret")
+		if err := os.WriteFile(secretFile, []byte("secret"), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		s := spec("a")
 		mustStart(t, r, s)
 		fails := map[string]string{
 			"the machine's accounts":         "cat /etc/shadow",
-			"a file of the machine":          "cat " + mark,
+			"a file of the machine":          "cat " + secretFile,
 			"the service's own files":        "ls " + r.cfg.RunDir,
 			"root of PID 1's old root":       "ls /proc/1/root/",
 			"open files of init":             "cat /proc/1/fd/5 || readlink /proc/1/fd/4",

@@ -9,15 +9,22 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"trellis/test/testenv"
 )
 
-// TestMany starts and removes TRELLIS_MANY nodes and prints what it costs.
+// TestMany starts, adopts and removes TRELLIS_MANY nodes, with a CPU limit of
+// TRELLIS_CPU each, and prints what it costs.
 func TestMany(t *testing.T) {
 	n, err := strconv.Atoi(os.Getenv("TRELLIS_MANY"))
 	if err != nil {
 		t.Skip("set TRELLIS_MANY to a number of nodes")
 	}
-	r := newRuntime(t, Config{Runtime: os.Getenv("TRELLIS_RUNTIME"), RunDir: t.TempDir(), StateDir: t.TempDir(), Instance: "many"})
+	testenv.NeedRoot(t, "makes containers")
+	r, err := New(Config{Runtime: os.Getenv("TRELLIS_RUNTIME"), RunDir: t.TempDir(), StateDir: t.TempDir(), Instance: "many"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	ids := make([]ID, n)
 	cpu := func() time.Duration {
 		var self, kids syscall.Rusage
@@ -29,16 +36,26 @@ func TestMany(t *testing.T) {
 		}
 		return d
 	}
+	limits := Limits{Memory: 96 << 20, Pids: 256, Disk: 64 << 20}
+	if limits.CPU, err = strconv.ParseFloat(os.Getenv("TRELLIS_CPU"), 64); err != nil {
+		limits.CPU = 0
+	}
 	c0, t0 := cpu(), time.Now()
 	var wg sync.WaitGroup
 	sem := make(chan struct{}, 8)
+	lastCPU, last := c0, t0
 	for i := range n {
+		if tenth := max(1, n/10); i > 0 && i%tenth == 0 {
+			c, now := cpu(), time.Now()
+			t.Logf("nodes %d to %d: %.1f nodes/s, CPU %v each", i-tenth, i, float64(tenth)/now.Sub(last).Seconds(), (c-lastCPU)/time.Duration(tenth))
+			lastCPU, last = c, now
+		}
 		ids[i] = ID{"many", fmt.Sprintf("n%d", i)}
 		sem <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-sem }()
 			h, err := r.Start(context.Background(), Spec{ID: ids[i], IDBase: 1 << 20, Image: "host",
-				Limits: Limits{Memory: 96 << 20, Pids: 256, Disk: 64 << 20, CPU: 0.25}})
+				Limits: limits})
 			if err == nil {
 				err = h.Release()
 			}
@@ -62,6 +79,14 @@ func TestMany(t *testing.T) {
 	t0 = time.Now()
 	l, err := r.List(context.Background())
 	t.Logf("list %d %v %v", len(l), time.Since(t0), err)
+	t0 = time.Now()
+	cfg := r.cfg
+	r.Close()
+	if r, err = New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	t.Logf("adopted in %v", time.Since(t0))
 	t0 = time.Now()
 	c0 = cpu()
 	if err := r.Remove(context.Background(), ids...); err != nil {

@@ -24,8 +24,11 @@ const (
 )
 
 // oomScore makes the kernel look for victims in nodes before it does among the
-// machine's own services.
-const oomScore = 200
+// machine's own services, and at a node's init after all else in it.
+const (
+	oomScoreInit = 200
+	oomScore     = 400 // of what is run in a node; init sets the same for services
+)
 
 // capabilities of the node's root, all relative to the node's user namespace.
 // docs/security.md says what each is for.
@@ -103,20 +106,27 @@ type config struct {
 }
 
 // writeBundle writes the OCI configuration of a node whose file system is
-// assembled in the directory site of the stage.
-func (r *Runtime) writeBundle(s *Spec, host bool, site string) error {
+// assembled in the directory at of the stage.
+func (r *Runtime) writeBundle(s *Spec, host bool, at string) error {
 	private := []string{"nosuid", "noexec", "nodev"}
+	init := process([]string{ownDir + "/init"}, nil, false)
+	init.OOMScoreAdj = new(oomScoreInit)
 	mounts := []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: private},
 		{Destination: "/dev", Type: "bind", Source: inStage("dev"), Options: []string{"bind", "ro", "nosuid", "noexec"}},
 		{Destination: "/dev/pts", Type: "devpts", Source: "devpts",
 			Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
-		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: append(slices.Clone(private), "ro")},
-		{Destination: ownDir + "/disk", Type: "bind", Source: filepath.Join(site, "disk"), Options: append(slices.Clone(private), "bind", "ro")},
+		{Destination: ownDir + "/disk", Type: "bind", Source: filepath.Join(at, "disk"), Options: append(slices.Clone(private), "bind", "ro")},
+		{Destination: ownDir + "/hosts", Type: "bind", Source: inStage(hostsDir, s.VNet), Options: append(slices.Clone(private), "bind", "ro")},
 	}
 	if host {
 		mounts = append(mounts, specs.Mount{Destination: "/usr", Type: "bind", Source: "/usr",
-			Options: []string{"bind", "ro", "nosuid", "nodev"}})
+			Options: []string{"bind", "ro", "nosuid", "nodev"}},
+			specs.Mount{Destination: "/sys", Type: "bind", Source: inStage("empty"), Options: append(slices.Clone(private), "bind", "ro")})
+	} else {
+		// The machine's own programs for networks do without it, and each one there is
+		// makes the next one cost more (kernfs_test_super in fs/kernfs/mount.c).
+		mounts = append(mounts, specs.Mount{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: append(slices.Clone(private), "ro")})
 	}
 	filter, err := profile()
 	if err != nil {
@@ -126,8 +136,8 @@ func (r *Runtime) writeBundle(s *Spec, host bool, site string) error {
 	c := config{
 		Spec: specs.Spec{
 			Version:  "1.0.0",
-			Process:  process([]string{ownDir + "/init"}, nil, false),
-			Root:     &specs.Root{Path: filepath.Join(site, "root")},
+			Process:  init,
+			Root:     &specs.Root{Path: filepath.Join(at, "root")},
 			Hostname: s.Node,
 			Mounts:   mounts,
 		},

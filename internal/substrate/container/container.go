@@ -9,11 +9,13 @@
 //
 // All that must outlive the process is under RunDir, written before what it
 // describes exists; another Runtime over the same RunDir adopts what runs. What
-// a killed predecessor left, [Runtime.List] shows and [Runtime.Remove] cleans.
+// a killed predecessor left, [Runtime.List] shows and [Runtime.Remove] cleans. One
+// Runtime at a time: each keeps what it has read and done in memory.
 package container
 
 import (
 	"io"
+	"log/slog"
 	"time"
 
 	"trellis/internal/vnet"
@@ -27,6 +29,11 @@ type Config struct {
 	// Runtime is "", "crun", "runc" or an absolute path of either. Empty means
 	// crun, and runc where there is no crun.
 	Runtime string
+	// Changed, where it is set, is called when a node's PID 1 has ended and when its
+	// init reports something new of its services; always from the same goroutine,
+	// which it must not keep waiting.
+	Changed func(ID)
+	Log     *slog.Logger // of what fails in the background; nil: nobody is told
 }
 
 // ID names a container: one node of one virtual network.
@@ -66,11 +73,16 @@ type Spec struct {
 	IDBase uint32
 	Image  string // see [Runtime.Prepare]
 	// Cmd replaces the image's own command, but not its entry point.
-	Cmd      []string
-	Env      map[string]string // over the image's
-	Files    []vnet.File       // written before anything runs, root's
-	Dirs     []string          // made before anything runs, root's, mode 0755
-	Hosts    []byte            // /etc/hosts
+	Cmd []string
+	// Restart says when the command, or the image's own, starts again after its end;
+	// the zero value is vnet.RestartNever.
+	Restart vnet.Restart
+	Env     map[string]string // over the image's
+	Files   []vnet.File       // written before anything runs, root's
+	// Saved are the paths of those of Files that the node may change for good: its
+	// version comes back when it is restarted, until another content is placed.
+	Saved    []string
+	Dirs     []string // made before anything runs, root's, mode 0755
 	Services []Service
 	Limits   Limits
 	// Fingerprint is the caller's own mark. It is kept with the container and
@@ -118,9 +130,11 @@ type ServiceState string
 
 // States of a service.
 const (
-	ServiceRunning ServiceState = "running"
-	ServiceBackoff ServiceState = "backoff" // ended too often; starts again after a pause
-	ServiceExited  ServiceState = "exited"  // the image's command, which runs once
+	ServiceRunning  ServiceState = "running"
+	ServiceWaiting  ServiceState = "waiting" // for what it starts after
+	ServiceStopping ServiceState = "stopping"
+	ServiceBackoff  ServiceState = "backoff" // ended; starts again after a pause
+	ServiceExited   ServiceState = "exited"  // the image's command, which runs once
 )
 
 // ServiceStatus is a supervised process as the node's init sees it.

@@ -22,9 +22,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lingering is how long the output of a process is read after its end, where a
+// outputGrace is how long the output of a process is read after its end, where a
 // child of it has inherited the output.
-const lingering = time.Second
+const outputGrace = time.Second
 
 // Process is a process that runs in a node at somebody's request.
 type Process struct {
@@ -94,7 +94,7 @@ func (r *Runtime) exec(ctx context.Context, id ID, e ExecSpec) (*Process, error)
 		if !r.oci.hideCgroups {
 			// runc goes to where the root file system was at the start, although
 			// nothing needs to be there.
-			if err := os.MkdirAll(filepath.Join(siteOf(id), "root"), 0o711); err != nil {
+			if err := os.MkdirAll(filepath.Join(assemblyDir(id), "root"), 0o711); err != nil {
 				return err
 			}
 		}
@@ -110,7 +110,7 @@ func (p *Process) start(e ExecSpec) error {
 	cmd := p.cmd
 	// The runtime hands SIGHUP on to the process, should this one die.
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGHUP
-	cmd.WaitDelay = lingering
+	cmd.WaitDelay = outputGrace
 	start := p.startPipes
 	if e.TTY {
 		start = p.startTerminal
@@ -181,7 +181,7 @@ func (p *Process) startTerminal(e ExecSpec) (func(), error) {
 		go func() { read.Wait(); close(finished) }()
 		select {
 		case <-finished:
-		case <-time.After(lingering):
+		case <-time.After(outputGrace):
 		}
 		master.Close()
 		<-finished
@@ -196,7 +196,7 @@ func (p *Process) wait(finish func()) {
 		case <-p.ctx.Done():
 			// First the process inside: without it the runtime ends by itself. One
 			// that never came to be leaves the runtime to be killed.
-			if err := p.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			if err := p.kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 				_ = p.cmd.Process.Kill()
 			}
 		case <-ended:
@@ -277,13 +277,13 @@ func setSize(f *os.File, size *unix.Winsize) error {
 	return errors.Join(err, set)
 }
 
-// startTime is how long the runtime may take to say what it has started.
-const startTime = 5 * time.Second
+// startTimeout is how long the runtime may take to say what it has started.
+const startTimeout = 5 * time.Second
 
 // pid is the process as the host sees it. The runtime writes it down shortly
 // after the process has begun to run.
 func (p *Process) pid() (int, error) {
-	for deadline := time.Now().Add(startTime); ; {
+	for deadline := time.Now().Add(startTimeout); ; {
 		b, err := os.ReadFile(p.pidFile)
 		if err == nil {
 			if pid, err := strconv.Atoi(strings.TrimSpace(string(b))); err == nil {
@@ -299,6 +299,19 @@ func (p *Process) pid() (int, error) {
 		case <-time.After(2 * time.Millisecond):
 		}
 	}
+}
+
+// kill ends the process, and what it has started and not sent into a session of its own.
+func (p *Process) kill() error {
+	if pid, err := p.pid(); err == nil {
+		// The runtime has begun a session for it, in which nothing else is.
+		group, err1 := unix.Getpgid(pid)
+		session, err2 := unix.Getsid(pid)
+		if err1 == nil && err2 == nil && group == session && group != unix.Getpgrp() {
+			_ = unix.Kill(-group, unix.SIGKILL)
+		}
+	}
+	return p.Signal(syscall.SIGKILL)
 }
 
 // Signal sends a signal to the process.

@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"trellis/internal/vnet"
 )
 
 // buffer is a bytes.Buffer that may be read while it is written.
@@ -146,4 +149,42 @@ func TestExecTerminal(t *testing.T) {
 			t.Errorf("exit code %d, %v: %s", code, err, out.String())
 		}
 	})
+}
+
+// TestExecEndsWithItsContext: what a command has started ends with it.
+func TestExecEndsWithItsContext(t *testing.T) {
+	r := newRuntime(t, Config{})
+	s := spec("a")
+	mustStart(t, r, s)
+	ctx, cancel := context.WithCancel(t.Context())
+	p, err := r.Exec(ctx, s.ID, ExecSpec{Argv: []string{"/bin/sh", "-c", "sleep 1000 && true"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it runs", func() bool { _, code := run(t, r, s.ID, "pgrep -x sleep"); return code == 0 })
+	cancel()
+	if _, err := p.Wait(); err == nil {
+		t.Error("it ended well")
+	}
+	if out, code := run(t, r, s.ID, "pgrep -x sleep"); code == 0 {
+		t.Errorf("still runs: %s", out)
+	}
+}
+
+func TestCommandRestarts(t *testing.T) {
+	r := newRuntime(t, Config{})
+	for name, c := range map[string]struct {
+		restart vnet.Restart
+		status  int
+		again   bool
+	}{"never": {vnet.RestartNever, 1, false}, "failed": {vnet.RestartOnFailure, 1, true}, "well": {vnet.RestartOnFailure, 0, false}, "always": {vnet.RestartAlways, 0, true}} {
+		s := spec(name)
+		s.Restart = c.restart
+		s.Cmd = []string{"/bin/sh", "-c", fmt.Sprintf("echo run; exit %d", c.status)}
+		mustStart(t, r, s)
+		eventually(t, name+" has ended", func() bool {
+			st, _ := r.Services(s.ID)
+			return len(st) == 1 && (c.again && st[0].Restarts >= 2 || !c.again && st[0].State == ServiceExited && st[0].Exit == c.status)
+		})
+	}
 }

@@ -68,7 +68,7 @@ func dirIn(root *os.File, dir string, owner uint32) (*os.File, error) {
 	return made, nil
 }
 
-// writeIn places a file inside root, atomically: a reader sees the old or the
+// writeIn places a file inside root, with the owner of its directory, atomically: a reader sees the old or the
 // new one. A link in its place is replaced, not followed.
 func writeIn(root *os.File, f vnet.File, owner uint32) (err error) {
 	defer func() {
@@ -85,6 +85,17 @@ func writeIn(root *os.File, f vnet.File, owner uint32) (err error) {
 		return err
 	}
 	defer dir.Close()
+	// What lies in a daemon's directory is the daemon's: FRR keeps a copy of what it
+	// replaces by a hard link, which the kernel grants to a file's owner alone
+	// (fs.protected_hardlinks).
+	var st unix.Stat_t
+	if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
+		return err
+	}
+	uid, gid := owner, owner
+	if inRange(st.Uid, owner) && inRange(st.Gid, owner) {
+		uid, gid = st.Uid, st.Gid
+	}
 	tmp := ".trellis-" + rand.Text()
 	out, err := openNewIn(dir, tmp)
 	if err != nil {
@@ -95,7 +106,7 @@ func writeIn(root *os.File, f vnet.File, owner uint32) (err error) {
 		mode = 0o644
 	}
 	_, err = out.Write(f.Content)
-	err = errors.Join(err, out.Chown(int(owner), int(owner)), out.Chmod(mode), out.Close())
+	err = errors.Join(err, out.Chown(int(uid), int(gid)), out.Chmod(mode), out.Close())
 	if err == nil {
 		err = unix.Renameat(int(dir.Fd()), tmp, int(dir.Fd()), path.Base(clean))
 	}
@@ -104,6 +115,9 @@ func writeIn(root *os.File, f vnet.File, owner uint32) (err error) {
 	}
 	return nil
 }
+
+// inRange reports whether an id of the machine's is one of the node's.
+func inRange(id, base uint32) bool { return id >= base && id-base < idCount }
 
 func openNewIn(dir *os.File, name string) (*os.File, error) {
 	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
@@ -123,7 +137,7 @@ func ignoreMissing(err error) error {
 // WriteFiles places files in a running node, each atomically, owned by the
 // node's root. Missing directories are made.
 func (r *Runtime) WriteFiles(ctx context.Context, id ID, files []vnet.File) error {
-	defer r.locks.lock(id)()
+	defer r.lock(id)()
 	c, err := r.loadRunning(id)
 	if err != nil {
 		return err
@@ -133,6 +147,9 @@ func (r *Runtime) WriteFiles(ctx context.Context, id ID, files []vnet.File) erro
 		return err
 	}
 	defer root.Close()
+	if err := r.placed(c, files); err != nil {
+		return fmt.Errorf("container %s: %w", id, err)
+	}
 	for _, f := range files {
 		if err := ctx.Err(); err != nil {
 			return err

@@ -12,13 +12,16 @@ import (
 	"time"
 
 	"trellis/internal/vnet"
+	"trellis/test/testenv"
 )
 
 func TestHeldUntilReleased(t *testing.T) {
 	r := newRuntime(t, Config{})
 	s := spec("a")
 	s.Dirs = []string{"/etc/deep/er"}
-	s.Hosts = []byte("192.0.2.1 b\n")
+	if err := r.SetHosts(s.VNet, []byte("192.0.2.1 b\n")); err != nil {
+		t.Fatal(err)
+	}
 	s.Files = []vnet.File{{Path: "/etc/deep/file", Content: []byte("content"), Mode: 0o600}, {Path: "/var/run/x/y", Content: []byte("z")}}
 	s.Env = map[string]string{"COLOR": "green"}
 	s.Cmd = []string{"/bin/sh", "-c", "echo $COLOR > /tmp/ran; exit 7"}
@@ -102,14 +105,18 @@ func TestBadStartLeavesNothing(t *testing.T) {
 }
 
 func TestAdoption(t *testing.T) {
-	first := newRuntime(t, Config{})
+	cfg := newRuntime(t, Config{}).cfg
+	first, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
 	s := spec("a")
 	s.Services = []Service{{Name: "sleeper", Argv: []string{"/bin/sleep", "1000"}}}
 	h := mustStart(t, first, s)
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
-	second := newRuntime(t, first.cfg)
+	second := newRuntime(t, cfg)
 	states, err := second.List(t.Context())
 	if err != nil || len(states) != 1 {
 		t.Fatal(states, err)
@@ -125,7 +132,7 @@ func TestAdoption(t *testing.T) {
 	mustRun(t, second, s.ID, "true")
 	select {
 	case <-gone:
-		t.Fatal("a running container is told to have exited")
+		t.Fatal("a running container is reported to have exited")
 	default:
 	}
 	if err := syscall.Kill(st.Pid, syscall.SIGKILL); err != nil {
@@ -182,16 +189,20 @@ func TestCrash(t *testing.T) {
 		crash(t)
 		return
 	}
-	r := newRuntime(t, Config{})
+	cfg := newRuntime(t, Config{}).cfg
 	points := []string{"claimed", "recorded", "cgroups", "assembled", "running", "held", "releasing", "released",
 		"killed", "nogroups", "nostate"}
 	for _, p := range points {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestCrash$")
-		cmd.Env = append(os.Environ(), "TRELLIS_FAULT=container/"+p, "TRELLIS_TEST_RUN="+r.cfg.RunDir,
-			"TRELLIS_TEST_STATE="+r.cfg.StateDir, "TRELLIS_TEST_INSTANCE="+r.cfg.Instance)
+		cmd.Env = append(os.Environ(), "TRELLIS_FAULT=container/"+p, "TRELLIS_TEST_RUN="+cfg.RunDir,
+			"TRELLIS_TEST_STATE="+cfg.StateDir, "TRELLIS_TEST_INSTANCE="+cfg.Instance)
 		out, err := cmd.CombinedOutput()
 		if cmd.ProcessState == nil || cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
 			t.Fatalf("%s: the process was not killed there: %v: %s", p, err, out)
+		}
+		r, err := New(cfg) // the service that comes next
+		if err != nil {
+			t.Fatal(err)
 		}
 		states, err := r.List(t.Context())
 		if err != nil || len(states) != 1 {
@@ -216,6 +227,9 @@ func TestCrash(t *testing.T) {
 			t.Errorf("%s: %v", p, err)
 		}
 		checkClean(t, r)
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -233,9 +247,7 @@ func crash(t *testing.T) {
 }
 
 func TestMissingRuntime(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes a runtime")
-	}
+	testenv.NeedRoot(t, "makes a runtime")
 	t.Setenv("PATH", t.TempDir())
 	for name, remedy := range map[string]string{"": "apt-get install crun", "runc": "apt-get install runc", "/nowhere/crun": "give the path"} {
 		if _, err := New(Config{Instance: "t", RunDir: t.TempDir(), StateDir: t.TempDir(), Runtime: name}); err == nil || !strings.Contains(err.Error(), remedy) {

@@ -1,6 +1,7 @@
 package container
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -116,6 +117,46 @@ func TestDiskLimit(t *testing.T) {
 	}
 	l.Disk = 1 << 20
 	if err := r.SetLimits(t.Context(), s.ID, l); err == nil {
-		t.Error("a limit below what is in use was taken")
+		t.Error("a limit below what is in use was accepted")
+	}
+}
+
+// TestNetworksShareTheCPU: a network of many busy nodes leaves another's single one
+// its share.
+func TestNetworksShareTheCPU(t *testing.T) {
+	r := newRuntime(t, Config{})
+	busy := []Service{{Name: "busy", Argv: []string{"/bin/sh", "-c", "while :; do :; done"}}}
+	var crowd []ID
+	for i := range 12 {
+		s := spec(fmt.Sprintf("n%d", i))
+		s.VNet, s.Services, s.Limits.CPU = "crowd", busy, 0
+		mustStart(t, r, s)
+		crowd = append(crowd, s.ID)
+	}
+	single := spec("a")
+	single.Services, single.Limits.CPU = busy, 0
+	mustStart(t, r, single)
+	used := func(ids ...ID) (sum float64) {
+		for _, id := range ids {
+			st, err := r.Stat(id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sum += st.CPU
+		}
+		return sum
+	}
+	// Until there is enough to compare, however busy the machine is besides.
+	c0, s0 := used(crowd...), used(single.ID)
+	var c, s float64
+	for deadline := time.Now().Add(time.Minute); c < 1; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("12 busy nodes have used %.2f s of CPU in a minute", c)
+		}
+		c, s = used(crowd...)-c0, used(single.ID)-s0
+	}
+	// By processes it would be 1/12; by networks 1/1, where there are CPUs for both.
+	if s < 0.35*c {
+		t.Errorf("12 busy nodes of one network have used %.2f s of CPU, the one of another %.2f s", c, s)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,18 +20,21 @@ import (
 // for the kernel.
 const removers = 16
 
-// deathTime is how long killed processes may take to be gone.
-const deathTime = 10 * time.Second
+// killTimeout is how long killed processes may take to be gone.
+const killTimeout = 10 * time.Second
+
+// removalFloor is how much longer many containers at once may take, each.
+const removalFloor = 5 * time.Millisecond
 
 // Remove ends containers and removes every trace of them. One that is not there
-// is not an error. All are tried, and the errors joined.
+// is not an error. All are tried, and the errors joined. Many at once are killed
+// first, so that the kernel takes them apart while others still die.
 func (r *Runtime) Remove(ctx context.Context, ids ...ID) error {
-	// Kill first: while the kernel takes apart the first ones, the others die.
 	for _, id := range ids {
-		if c, err := r.load(id); err == nil {
-			c.kill()
-		}
+		// It fails for those alone that do not run.
+		_ = r.signal(id, unix.SIGKILL)
 	}
+	r.awaitExits(ctx, ids)
 	work := make(chan ID)
 	var (
 		mu   sync.Mutex
@@ -40,7 +44,7 @@ func (r *Runtime) Remove(ctx context.Context, ids ...ID) error {
 	for range min(removers, len(ids)) {
 		wg.Go(func() {
 			for id := range work {
-				unlock := r.locks.lock(id)
+				unlock := r.lock(id)
 				err := r.removeLocked(ctx, id)
 				unlock()
 				if err != nil {
@@ -51,24 +55,41 @@ func (r *Runtime) Remove(ctx context.Context, ids ...ID) error {
 			}
 		})
 	}
+	var vnets []string
 	for _, id := range ids {
 		work <- id
+		vnets = append(vnets, id.VNet)
 	}
 	close(work)
 	wg.Wait()
-	r.sweepParents()
+	slices.Sort(vnets)
+	r.removeEmptyDirs(slices.Compact(vnets)...)
 	return errors.Join(errs...)
 }
 
-// kill ends the node's PID 1, and with it all processes of its PID namespace.
-func (c *record) kill() {
-	fd, err := c.pidfd()
-	if err != nil {
-		return // not running
+// awaitExits waits until the killed containers' PID 1 are gone. Who is late is left
+// to the removal of that container, which tells.
+func (r *Runtime) awaitExits(ctx context.Context, ids []ID) {
+	late := time.NewTimer(killTimeout + time.Duration(len(ids))*removalFloor)
+	defer late.Stop()
+	for _, id := range ids {
+		r.index.mu.RLock()
+		var gone chan struct{}
+		if e := r.index.get(id); e != nil {
+			gone = e.gone
+		}
+		r.index.mu.RUnlock()
+		if gone == nil {
+			continue
+		}
+		select {
+		case <-gone:
+		case <-late.C:
+			return
+		case <-ctx.Done():
+			return
+		}
 	}
-	// It cannot fail for root but by ESRCH.
-	_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
-	unix.Close(fd)
 }
 
 func (r *Runtime) removeLocked(ctx context.Context, id ID) error {
@@ -82,27 +103,36 @@ func (r *Runtime) destroy(ctx context.Context, id ID) error {
 	if !validName(id.VNet) || !validName(id.Node) {
 		return errors.New("not a name of a container")
 	}
-	if c, err := r.load(id); err == nil {
-		c.kill()
-	}
+	_ = r.signal(id, unix.SIGKILL) // it may have been started meanwhile
+	r.awaitExits(ctx, []ID{id})
 	fault.Point("container/killed")
 	if err := r.killMembers(ctx, groupOf(id)); err != nil {
 		return err
 	}
-	if err := r.cgroups.Remove(groupOf(id), deathTime); err != nil {
+	if err := r.cgroups.Remove(groupOf(id), killTimeout); err != nil {
 		return err
+	}
+	if s, _ := r.Get(id); s.Running {
+		return fmt.Errorf("its init, process %d, does not end; look at it in /proc, and try again", s.Pid)
 	}
 	fault.Point("container/nogroups")
 	if err := os.RemoveAll(filepath.Join(r.cfg.RunDir, "oci", ociID(id))); err != nil {
 		return err
 	}
 	if !r.oci.hideCgroups { // see exec
-		if err := r.stage.do(func() error { return dismantle(siteOf(id)) }); err != nil {
+		if err := r.stage.do(func() error { return unmountAssembly(assemblyDir(id)) }); err != nil {
 			return err
 		}
 	}
 	fault.Point("container/nostate")
-	return removeDir(r.nodeDir(id))
+	if err := removeDir(r.nodeDir(id)); err != nil {
+		return err
+	}
+	r.events.forget(id)
+	r.index.mu.Lock()
+	defer r.index.mu.Unlock()
+	r.index.remove(id)
+	return nil
 }
 
 // removeDir removes a node's directory, the record last, so that what was begun
@@ -116,10 +146,17 @@ func removeDir(dir string) error {
 		return err
 	}
 	for _, e := range entries {
-		if e.Name() != recordFile {
-			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
-				return err
-			}
+		if e.Name() == recordFile {
+			continue
+		}
+		path := filepath.Join(dir, e.Name())
+		if e.Type().IsRegular() {
+			err = ignoreMissing(unix.Unlink(path))
+		} else {
+			err = os.RemoveAll(path)
+		}
+		if err != nil {
+			return &fs.PathError{Op: "remove", Path: path, Err: err}
 		}
 	}
 	return os.RemoveAll(dir)
@@ -128,7 +165,7 @@ func removeDir(dir string) error {
 // killMembers kills whatever is in a node's groups until nothing is: the node's
 // processes, and a runtime that was at work on it.
 func (r *Runtime) killMembers(ctx context.Context, group string) error {
-	deadline := time.Now().Add(deathTime)
+	deadline := time.Now().Add(killTimeout)
 	for pause := 200 * time.Microsecond; ; pause = min(2*pause, 20*time.Millisecond) {
 		pids, err := r.cgroups.Members(group)
 		if err != nil {
@@ -162,23 +199,67 @@ func (r *Runtime) killMember(group string, pid int) {
 	}
 }
 
-// sweepParents removes the directories of VNets without nodes.
-func (r *Runtime) sweepParents() {
-	nodes := filepath.Join(r.cfg.RunDir, "nodes")
-	entries, err := os.ReadDir(nodes)
-	if err != nil {
-		return
+// removeEmptyDirs removes the directories and cgroups of those VNets that have no
+// nodes any more, and the instance's own cgroups with the last of them.
+func (r *Runtime) removeEmptyDirs(vnets ...string) {
+	r.index.mu.Lock() // keeps nodes from being claimed there meanwhile
+	defer r.index.mu.Unlock()
+	for _, v := range vnets {
+		if len(r.index.vnets[v]) > 0 {
+			continue
+		}
+		// What another hand has put there stays, and is seen by the next service.
+		_ = unix.Rmdir(filepath.Join(r.cfg.RunDir, "nodes", v))
+		r.cgroups.RemoveParent(v)
 	}
-	for _, e := range entries {
-		// Fails, as it should, for those in use.
-		_ = unix.Rmdir(filepath.Join(nodes, e.Name()))
+	if len(r.index.vnets) == 0 {
+		r.cgroups.Sweep()
 	}
-	r.cgroups.Sweep()
 }
 
 // Sweep removes what is left over and belongs to no container: empty
 // directories and cgroups.
 func (r *Runtime) Sweep(ctx context.Context) error {
-	r.sweepParents()
+	entries, err := os.ReadDir(filepath.Join(r.cfg.RunDir, "nodes"))
+	if err != nil {
+		return fmt.Errorf("look for what is left of containers: %w", err)
+	}
+	vnets := r.cgroups.Parents()
+	for _, e := range entries {
+		vnets = append(vnets, e.Name())
+	}
+	r.removeEmptyDirs(vnets...)
 	return nil
+}
+
+// stopTimeout is how long a node's services may take to end when it is stopped: init
+// gives them 5 s itself.
+const stopTimeout = 7 * time.Second
+
+// Stop ends a container, its services first, and leaves the rest to Remove. One that
+// does not run is no error.
+func (r *Runtime) Stop(ctx context.Context, id ID) error {
+	s, ok := r.Get(id)
+	if !ok || !s.Running {
+		return nil
+	}
+	gone, err := r.Exited(s)
+	if err != nil {
+		return err
+	}
+	for _, try := range []struct {
+		signal  unix.Signal
+		timeout time.Duration
+	}{{unix.SIGTERM, stopTimeout}, {unix.SIGKILL, killTimeout}} {
+		// It fails for those alone that have just ended.
+		_ = r.signal(id, try.signal)
+		select {
+		case <-gone:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(try.timeout):
+		}
+	}
+	return fmt.Errorf("stop container %s: its init, process %d, does not end; look at it in /proc", id, s.Pid)
 }

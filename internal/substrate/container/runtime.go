@@ -10,7 +10,11 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 
+	"golang.org/x/sys/unix"
+
+	"trellis/internal/keylock"
 	"trellis/internal/substrate/cgroup"
 	"trellis/internal/substrate/image"
 )
@@ -22,8 +26,11 @@ type Runtime struct {
 	cgroups *cgroup.Tree
 	images  *image.Cache
 	stage   *stage
-	locks   locks
-	exits   exits
+	locks   keylock.Locks[ID]
+	index   index
+	events  *events
+	hosts   hosts
+	saver   saver
 	closed  sync.Once
 }
 
@@ -52,24 +59,81 @@ func New(cfg Config) (*Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, d := range []string{cfg.RunDir, filepath.Join(cfg.RunDir, "nodes"), filepath.Join(cfg.RunDir, "oci")} {
+	for _, d := range []string{cfg.RunDir, filepath.Join(cfg.RunDir, "nodes"), filepath.Join(cfg.RunDir, "oci"), filepath.Join(cfg.RunDir, hostsDir)} {
 		if err := os.MkdirAll(d, 0o711); err != nil {
 			return nil, fmt.Errorf("make the run directory: %w", err)
 		}
 	}
+	if err := mountHosts(filepath.Join(cfg.RunDir, hostsDir)); err != nil {
+		return nil, err
+	}
+	if err := raiseFileLimit(); err != nil {
+		return nil, err
+	}
 	r := &Runtime{cfg: cfg, oci: oci, cgroups: cgroups, images: images}
-	if r.stage, err = newStage(oci.hideCgroups); err != nil {
-		return nil, fmt.Errorf("prepare to make containers: %w", err)
+	if r.events, err = newEvents(); err != nil {
+		return nil, err
+	}
+	go r.events.run(r.onExit, r.onStatus, r.savedChanged)
+	if err := r.loadIndex(); err != nil {
+		return nil, errors.Join(fmt.Errorf("look for the nodes that run: %w", err), r.Close())
+	}
+	r.hosts.content = map[string][]byte{}
+	if err := r.sweepHosts(); err != nil {
+		return nil, errors.Join(fmt.Errorf("remove the names of networks that are gone: %w", err), r.Close())
+	}
+	if r.stage, err = newStage(oci.hideCgroups, filepath.Join(cfg.RunDir, hostsDir)); err != nil {
+		return nil, errors.Join(fmt.Errorf("prepare to make containers: %w", err), r.Close())
 	}
 	return r, nil
 }
 
 // Close ends the threads that the Runtime holds. Nodes go on running.
-func (r *Runtime) Close() error {
+func (r *Runtime) Close() (err error) {
 	r.closed.Do(func() {
-		r.stage.close()
-		r.exits.close()
+		if r.stage != nil {
+			r.stage.close()
+		}
+		r.events.close()
+		r.index.mu.Lock()
+		defer r.index.mu.Unlock()
+		for _, nodes := range r.index.vnets {
+			for _, e := range nodes {
+				if e.pidfd >= 0 {
+					unix.Close(e.pidfd)
+					e.pidfd = -1
+				}
+			}
+		}
+		if r.stage != nil { // else the index may not know all that runs
+			err = errors.Join(r.sweepHosts(), unmountHosts(filepath.Join(r.cfg.RunDir, hostsDir)))
+		}
 	})
+	return err
+}
+
+// openFileLimit is how many files this process may have open: a pidfd for each
+// node, and what its other parts need.
+const openFileLimit = 1 << 18
+
+// raiseFileLimit raises the limit of open files as far as the machine allows.
+func raiseFileLimit() error {
+	var own syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &own); err != nil {
+		return fmt.Errorf("read the limit of open files: %w", err)
+	}
+	if own.Cur >= openFileLimit {
+		return nil
+	}
+	want := syscall.Rlimit{Cur: openFileLimit, Max: max(own.Max, openFileLimit)}
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &want); err == nil {
+		return nil
+	}
+	// Without CAP_SYS_RESOURCE, or above fs.nr_open: what there is.
+	want = syscall.Rlimit{Cur: own.Max, Max: own.Max}
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &want); err != nil {
+		return fmt.Errorf("raise the limit of open files: %w", err)
+	}
 	return nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trellis/internal/substrate/image"
+	"trellis/internal/vnet"
 )
 
 // Limits of the node's init (init/init.c).
@@ -38,7 +39,7 @@ func checkServices(services []Service) error {
 		case s.Name == "" || len(s.Name) > maxServiceName || strings.Trim(s.Name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "":
 			return fmt.Errorf("service name %q: want 1 to %d of a-z, 0-9 and '-'", s.Name, maxServiceName)
 		case seen[s.Name]:
-			return fmt.Errorf("service name %q is taken", s.Name)
+			return fmt.Errorf("service name %q is used twice", s.Name)
 		case len(s.Argv) == 0 || !strings.HasPrefix(s.Argv[0], "/"):
 			return fmt.Errorf("service %s: want the absolute path of a program", s.Name)
 		case s.After != "" && !strings.HasPrefix(s.After, "/"):
@@ -72,7 +73,7 @@ func environment(s *Spec, img *image.Image) []string {
 
 // imageCommand is what the image runs; nil if nothing.
 func imageCommand(s *Spec, img *image.Image, env []string) *command {
-	c := &command{Argv: s.Cmd, Env: env, Dir: "/"}
+	c := &command{Argv: s.Cmd, Env: env, Dir: "/", Restart: s.Restart}
 	if img != nil {
 		tail := s.Cmd
 		if len(tail) == 0 {
@@ -126,7 +127,11 @@ func (c *record) table() ([]byte, error) {
 		}
 	}
 	if c.Command != nil {
-		if err := entry(commandName, "o", *c.Command, ""); err != nil {
+		kind := map[vnet.Restart]string{vnet.RestartAlways: "d", vnet.RestartOnFailure: "f"}[c.Command.Restart]
+		if kind == "" {
+			kind = "o" // once
+		}
+		if err := entry(commandName, kind, *c.Command, ""); err != nil {
 			return nil, err
 		}
 	}
@@ -152,10 +157,10 @@ func (r *Runtime) SetServices(ctx context.Context, id ID, s []Service) error {
 // by the name "command".
 func (r *Runtime) RestartService(ctx context.Context, id ID, name string) error {
 	return r.changeServices(id, func(c *record) error {
-		known := name == commandName && c.Command != nil ||
-			slices.ContainsFunc(c.Services, func(s Service) bool { return s.Name == name })
-		if !known {
-			return fmt.Errorf("container %s has no service %q", id, name)
+		if names := serviceNames(c); len(names) == 0 {
+			return &NoServiceError{fmt.Sprintf("node %s runs no service and no command", id)}
+		} else if !slices.Contains(names, name) {
+			return &NoServiceError{fmt.Sprintf("node %s has no service %q; it has %s", id, name, strings.Join(names, ", "))}
 		}
 		if c.Generations == nil {
 			c.Generations = map[string]int{}
@@ -166,7 +171,7 @@ func (r *Runtime) RestartService(ctx context.Context, id ID, name string) error 
 }
 
 func (r *Runtime) changeServices(id ID, change func(*record) error) error {
-	defer r.locks.lock(id)()
+	defer r.lock(id)()
 	c, err := r.loadRunning(id)
 	if err != nil {
 		return err
@@ -183,13 +188,11 @@ func (r *Runtime) changeServices(id ID, change func(*record) error) error {
 	if err := overwrite(filepath.Join(r.nodeDir(id), servicesFile), table); err != nil {
 		return fmt.Errorf("container %s: write the service table: %w", id, err)
 	}
-	fd, err := c.pidfd()
-	if err != nil {
-		return fmt.Errorf("container %s is not running: %w", id, err)
+	if err := r.watchStatus(c); err != nil {
+		return fmt.Errorf("container %s: %w", id, err)
 	}
-	defer unix.Close(fd)
-	if err := unix.PidfdSendSignal(fd, unix.SIGHUP, nil, 0); err != nil {
-		return fmt.Errorf("container %s: tell init of the services: %w", id, err)
+	if err := r.signal(id, unix.SIGHUP); err != nil {
+		return fmt.Errorf("container %s: signal init to reload its services: %w", id, err)
 	}
 	return r.save(c)
 }

@@ -106,21 +106,21 @@ func TestServiceRestarts(t *testing.T) {
 	s := spec("a")
 	s.Services = []Service{
 		{Name: "failing", Argv: []string{"/bin/sh", "-c", "echo ran >> /tmp/runs; echo to the log; exit 3"}},
-		{Name: "absent", Argv: []string{"/nowhere/program"}},
+		{Name: "missing", Argv: []string{"/nowhere/program"}},
 		{Name: "stubborn", Argv: []string{"/bin/sh", "-c", "trap '' TERM; while :; do sleep 1; done"}},
 		{Name: "chatty", Argv: []string{"/bin/sh", "-c", "while :; do head -c 10000 /dev/zero; sleep 0.01; done"}},
 	}
 	mustStart(t, r, s)
 	start := time.Now()
 	eventually(t, "the failing service backs off", func() bool {
-		f, a := service(t, r, s.ID, "failing"), service(t, r, s.ID, "absent")
+		f, a := service(t, r, s.ID, "failing"), service(t, r, s.ID, "missing")
 		return f.State == ServiceBackoff && f.Restarts >= 3 && f.Exit == 3 && a.State == ServiceBackoff && a.Exit == 127
 	})
 	// Pauses of 0.1, 0.2, 0.4, … s.
 	if n := service(t, r, s.ID, "failing").Restarts; time.Since(start) < 2*time.Second && n > 5 {
 		t.Errorf("%d restarts in %v", n, time.Since(start))
 	}
-	if out := mustRun(t, r, s.ID, "cat /run/trellis/failing.log /run/trellis/absent.log"); !strings.Contains(out, "to the log") || !strings.Contains(out, "cannot run /nowhere/program") {
+	if out := mustRun(t, r, s.ID, "cat /run/trellis/failing.log /run/trellis/missing.log"); !strings.Contains(out, "to the log") || !strings.Contains(out, "cannot run /nowhere/program") {
 		t.Errorf("the logs say %q", out)
 	}
 	if size := mustRun(t, r, s.ID, "sleep 0.3; stat -c %s /run/trellis/chatty.log"); len(size) > 5 {

@@ -20,12 +20,15 @@ const ownDir = "/.trellis"
 // fillBase makes the layer that lies over every image: the mount points, and
 // what Trellis itself needs in a node.
 func fillBase(dir string) error {
-	for _, d := range []string{"proc", "sys", "dev", ownDir, ownDir + "/disk", "run", "run/trellis"} {
+	for _, d := range []string{"proc", "sys", "dev", "etc", ownDir, ownDir + "/disk", ownDir + "/hosts", "run", "run/trellis"} {
 		if err := mkdirMode(filepath.Join(dir, d), 0o755); err != nil {
 			return err
 		}
 	}
 	if err := mkdirMode(filepath.Join(dir, ownDir, "shm"), 0o777|os.ModeSticky); err != nil {
+		return err
+	}
+	if err := os.Symlink(ownDir+"/hosts/"+hostsFile, filepath.Join(dir, "etc/hosts")); err != nil {
 		return err
 	}
 	return os.Link(inStage("init"), filepath.Join(dir, ownDir, "init"))
@@ -131,9 +134,10 @@ func fillHost(dir string) error {
 		}
 	}
 	files := map[string]string{
-		"hostname": "", "resolv.conf": "", "hosts": "127.0.0.1 localhost\n::1 localhost\n", "fstab": "", "shells": "/bin/sh\n/bin/bash\n",
-		// Without this file vtysh complains at every start.
-		"frr/vtysh.conf": "service integrated-vtysh-config\n",
+		"hostname": "", "resolv.conf": "", "fstab": "", "shells": "/bin/sh\n/bin/bash\n",
+		// Without this file vtysh complains at every start. It would ask PAM about root,
+		// and a node has no PAM.
+		"frr/vtysh.conf": "service integrated-vtysh-config\nusername root nopassword\n",
 	}
 	if files["passwd"], files["group"], err = accountFiles(accounts); err != nil {
 		return err

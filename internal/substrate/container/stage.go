@@ -32,10 +32,10 @@ var workers = max(2, runtime.NumCPU())
 // threads that work in it. The host's mount table never shows what is mounted
 // there, and all of it ends with the process.
 //
-// It holds, in a tmpfs: init, the node's PID 1 and the helper that joins
+// It holds, in a tmpfs: empty, what nodes without a sysfs have for one; init, the node's PID 1 and the helper that joins
 // cgroups; dev, the nodes' /dev; base and host, read-only layers of the nodes'
-// file systems; copies of these for kernels that need them; nodes, those under
-// construction.
+// file systems; copies of these for kernels that need them; hosts, the VNets' files
+// of names, mounted; nodes, those under construction.
 type stage struct {
 	jobs chan func()
 	done sync.WaitGroup
@@ -49,7 +49,7 @@ type stage struct {
 // newStage makes the namespace. hideCgroups keeps the runtime from finding any
 // cgroup file system: crun 1.8 refuses to start on a hybrid layout, even where
 // it is told to leave cgroups alone.
-func newStage(hideCgroups bool) (*stage, error) {
+func newStage(hideCgroups bool, hosts string) (*stage, error) {
 	s := &stage{jobs: make(chan func()), namespaces: map[uint32]*os.File{}}
 	ns := -1
 	for i := range workers {
@@ -70,7 +70,7 @@ func newStage(hideCgroups bool) (*stage, error) {
 		}
 	}
 	unix.Close(ns)
-	if err := s.do(fillStage); err != nil {
+	if err := s.do(func() error { return fillStage(hosts) }); err != nil {
 		s.close()
 		return nil, err
 	}
@@ -148,12 +148,21 @@ func inStage(parts ...string) string {
 	return filepath.Join(append([]string{stageDir}, parts...)...)
 }
 
-func fillStage() error {
+// fillStage makes what all nodes share. The directory hosts is mounted: nodes' ids
+// may pass through the stage, whatever the modes of the directories that lead to it
+// elsewhere.
+func fillStage(hosts string) error {
 	// What is made here must not depend on the umask of whoever started the service.
-	for _, d := range []string{"base", "dev", "host", "nodes", copiesDir} {
+	for _, d := range []string{"base", "dev", "empty", "host", "nodes", hostsDir, copiesDir} {
 		if err := mkdirMode(inStage(d), 0o755); err != nil {
 			return err
 		}
+	}
+	if err := os.Chmod(hosts, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount(hosts, inStage(hostsDir), "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount %s: %w", hosts, err)
 	}
 	if err := writeMode(inStage("init"), nodeinit.Binary, 0o755); err != nil {
 		return err

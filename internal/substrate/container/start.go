@@ -1,12 +1,10 @@
 package container
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path"
@@ -55,15 +53,23 @@ func (r *Runtime) start(ctx context.Context, s Spec) (*Held, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer r.locks.lock(s.ID)()
+	unlock, err := r.locks.Lock(ctx, s.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	if err := r.claim(s.ID); err != nil {
 		return nil, err
 	}
-	h, err := r.build(ctx, &s, img)
+	err = r.ensureHosts(s.VNet)
+	var h *Held
+	if err == nil {
+		h, err = r.build(ctx, &s, img)
+	}
 	if err != nil {
 		// The caller's context may be what ended it; cleaning up is not optional.
 		err = errors.Join(err, r.removeLocked(context.WithoutCancel(ctx), s.ID))
-		r.sweepParents()
+		r.removeEmptyDirs(s.VNet)
 		return nil, err
 	}
 	return h, nil
@@ -107,20 +113,19 @@ func validName(n string) bool {
 
 // claim makes the node's directory, which nobody else may have.
 func (r *Runtime) claim(id ID) error {
-	dir := r.nodeDir(id)
-	for {
-		if err := os.MkdirAll(filepath.Dir(dir), 0o711); err != nil {
-			return err
-		}
-		err := os.Mkdir(dir, 0o711)
-		switch {
-		case errors.Is(err, fs.ErrExist):
-			return errors.New("it exists already; remove it first")
-		case errors.Is(err, fs.ErrNotExist): // the last node of the VNet has just been removed
-			continue
-		}
+	r.index.mu.Lock()
+	fresh := r.index.add(id) // from now on nobody removes the directories of the VNet
+	r.index.mu.Unlock()
+	if !fresh {
+		return errors.New("it exists already; remove it first")
+	}
+	if err := os.MkdirAll(r.nodeDir(id), 0o711); err != nil {
+		r.index.mu.Lock()
+		r.index.remove(id)
+		r.index.mu.Unlock()
 		return err
 	}
+	return nil
 }
 
 func (r *Runtime) build(ctx context.Context, s *Spec, img *image.Image) (*Held, error) {
@@ -129,10 +134,15 @@ func (r *Runtime) build(ctx context.Context, s *Spec, img *image.Image) (*Held, 
 	if err != nil {
 		return nil, err
 	}
+	files, bases, err := r.restoreSaved(s)
+	if err != nil {
+		return nil, err
+	}
+	s.Files = files
 	env := environment(s, img)
 	c := &record{
 		ID: s.ID, Boot: boot, IDBase: s.IDBase, Created: time.Now(), Limits: s.Limits, Fingerprint: s.Fingerprint,
-		Services: s.Services, Env: env, Command: imageCommand(s, img, env),
+		Services: s.Services, Env: env, Command: imageCommand(s, img, env), Saved: bases,
 	}
 	if err := r.save(c); err != nil {
 		return nil, err
@@ -163,8 +173,11 @@ func (r *Runtime) build(ctx context.Context, s *Spec, img *image.Image) (*Held, 
 		return nil, err
 	}
 	defer hold.Close()
-	cmd, done, err := r.ociCommand(ctx, s.ID, []*os.File{hold, status, services}, "run", "--detach", "--bundle", dir,
-		"--pid-file", filepath.Join(dir, pidFile), "--preserve-fds", "3", ociID(s.ID))
+	args := []string{"run", "--detach", "--bundle", dir, "--pid-file", filepath.Join(dir, pidFile), "--preserve-fds", "3"}
+	if r.oci.hideCgroups {
+		args = append(args, "--no-new-keyring") // "enter" has joined one
+	}
+	cmd, done, err := r.ociCommand(ctx, s.ID, []*os.File{hold, status, services}, append(args, ociID(s.ID))...)
 	if err != nil {
 		release.Close()
 		return nil, err
@@ -179,7 +192,11 @@ func (r *Runtime) build(ctx context.Context, s *Spec, img *image.Image) (*Held, 
 		release.Close()
 		return nil, err
 	}
-	if err := r.save(c); err != nil {
+	err = r.save(c)
+	if err == nil {
+		err = r.watch(c)
+	}
+	if err != nil {
 		release.Close()
 		return nil, err
 	}
@@ -197,11 +214,11 @@ func (r *Runtime) identify(c *record) error {
 	if err != nil {
 		return fmt.Errorf("read what the runtime started: %w", err)
 	}
-	start, ok := birth(pid)
+	start, ok := processStart(pid)
 	if !ok {
 		return errors.New("the node's init ended at once")
 	}
-	c.Pid, c.Birth = pid, start
+	c.Pid, c.StartTicks = pid, start
 	return nil
 }
 
@@ -226,18 +243,18 @@ func groupOf(id ID) string { return id.VNet + "/" + id.Node }
 // assemble puts the node's file system together and runs the runtime on it.
 // What it mounts it takes away again: the container has its own view by then.
 func (r *Runtime) assemble(ctx context.Context, s *Spec, c *record, img *image.Image, run *exec.Cmd) (err error) {
-	site := siteOf(s.ID)
-	if err := os.Mkdir(site, 0o711); err != nil {
+	at := assemblyDir(s.ID)
+	if err := os.Mkdir(at, 0o711); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, dismantle(site)) }()
-	if err := r.mountRoot(site, s, c, img); err != nil {
+	defer func() { err = errors.Join(err, unmountAssembly(at)) }()
+	if err := r.mountRoot(at, s, c, img); err != nil {
 		return err
 	}
 	if err := r.save(c); err != nil { // with the device number
 		return err
 	}
-	root, err := os.Open(filepath.Join(site, "root"))
+	root, err := os.Open(filepath.Join(at, "root"))
 	if err != nil {
 		return err
 	}
@@ -245,42 +262,42 @@ func (r *Runtime) assemble(ctx context.Context, s *Spec, c *record, img *image.I
 	if err := populate(root, s); err != nil {
 		return err
 	}
-	if err := r.writeBundle(s, img == nil, site); err != nil {
+	if err := r.writeBundle(s, img == nil, at); err != nil {
 		return err
 	}
 	fault.Point("container/assembled")
 	return r.runOCI(ctx, run)
 }
 
-// siteOf is where in the stage a node is put together.
-func siteOf(id ID) string { return inStage("nodes", ociID(id)) }
+// assemblyDir is where in the stage a node is put together.
+func assemblyDir(id ID) string { return inStage("nodes", ociID(id)) }
 
-// dismantle takes away what mountRoot made, or a part of it.
-func dismantle(site string) error {
+// unmountAssembly takes away what mountRoot made, or a part of it.
+func unmountAssembly(at string) error {
 	var errs []error
 	for _, dir := range []string{"root", "disk", "base", "image"} {
-		dir = filepath.Join(site, dir)
+		dir = filepath.Join(at, dir)
 		err := unix.Unmount(dir, unix.MNT_DETACH)
 		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 			errs = append(errs, fmt.Errorf("unmount %s: %w", dir, err))
 		}
 		errs = append(errs, ignoreMissing(unix.Rmdir(dir)))
 	}
-	return errors.Join(append(errs, ignoreMissing(unix.Rmdir(site)))...)
+	return errors.Join(append(errs, ignoreMissing(unix.Rmdir(at)))...)
 }
 
-// mountRoot mounts, in site, the node's writable tmpfs on disk, and on root the
+// mountRoot mounts, in at, the node's writable tmpfs on disk, and on root the
 // overlay of it and the image. Nobody in the node may enter disk. The layers of
 // the overlay are seen on base and image, with the node's ids.
-func (r *Runtime) mountRoot(site string, s *Spec, c *record, img *image.Image) error {
+func (r *Runtime) mountRoot(at string, s *Spec, c *record, img *image.Image) error {
 	options := "mode=0700"
 	if size := max(s.Limits.Disk, 0); size > 0 {
 		// Inodes are kernel memory, so they are bounded with the bytes.
 		options += fmt.Sprintf(",size=%d,nr_inodes=%d", size, max(1024, size/4096))
 	}
 	const flags = unix.MS_NOSUID | unix.MS_NODEV
-	disk, root := filepath.Join(site, "disk"), filepath.Join(site, "root")
-	base, image := filepath.Join(site, "base"), filepath.Join(site, "image")
+	disk, root := filepath.Join(at, "disk"), filepath.Join(at, "root")
+	base, image := filepath.Join(at, "base"), filepath.Join(at, "image")
 	for _, d := range []string{disk, root, base, image} {
 		if err := mkdirMode(d, 0o755); err != nil {
 			return err
@@ -330,9 +347,6 @@ func populate(root *os.File, s *Spec) error {
 		f.Close()
 	}
 	files := []vnet.File{{Path: "/etc/hostname", Content: []byte(s.Node + "\n")}}
-	if s.Hosts != nil {
-		files = append(files, vnet.File{Path: "/etc/hosts", Content: s.Hosts})
-	}
 	for _, f := range append(files, s.Files...) {
 		if err := writeIn(root, f, s.IDBase); err != nil {
 			return err
@@ -355,23 +369,57 @@ func (r *Runtime) runOCI(ctx context.Context, cmd *exec.Cmd) error {
 	if err != nil {
 		return err
 	}
-	if err := cmd.Wait(); err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		return fmt.Errorf("%s: %w: %s", filepath.Base(r.oci.path), err, readAvailable(errs))
+	// Read meanwhile: who fills a pipe that nobody reads waits for ever.
+	var printed ends
+	read := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(&printed, errs)
+		read <- err
+	}()
+	err = cmd.Wait()
+	// What it has written is there. A deadline that passes is the normal end, where
+	// init has not let go of the pipe yet.
+	if e := errs.SetReadDeadline(time.Now().Add(10 * time.Millisecond)); e != nil {
+		return errors.Join(err, e)
 	}
-	return nil
+	<-read
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return fmt.Errorf("%s: %w: %s", filepath.Base(r.oci.path), err, printed.String())
 }
 
-// readAvailable reads what is in a pipe, without waiting for its end.
-func readAvailable(f *os.File) string {
-	var b bytes.Buffer
-	if err := f.SetReadDeadline(time.Now().Add(10 * time.Millisecond)); err == nil {
-		// A deadline that passes is the normal end.
-		_, _ = io.Copy(&b, io.LimitReader(f, 4096))
+// ends keeps the begin and the end of what a program prints.
+type ends struct {
+	head, tail []byte
+	cut        bool
+}
+
+// maxEnd is how much of either, in bytes.
+const maxEnd = 2048
+
+func (e *ends) Write(b []byte) (int, error) {
+	n := len(b)
+	room := min(maxEnd-len(e.head), n)
+	e.head = append(e.head, b[:room]...)
+	e.tail = append(e.tail, b[room:]...)
+	if over := len(e.tail) - maxEnd; over > 0 {
+		e.cut = true
+		e.tail = slices.Clone(e.tail[over:])
 	}
-	return strings.Join(strings.Fields(b.String()), " ")
+	return n, nil
+}
+
+// String gives it as one line.
+func (e *ends) String() string {
+	between := ""
+	if e.cut {
+		between = " … "
+	}
+	return strings.Join(strings.Fields(string(e.head)+between+string(e.tail)), " ")
 }
 
 // ociCommand prepares a call of the runtime that starts in the node's cgroups
@@ -414,7 +462,7 @@ func (h *Held) Release() error {
 	if h.gate == nil {
 		return fmt.Errorf("container %s was released or aborted before", h.id)
 	}
-	defer h.r.locks.lock(h.id)()
+	defer h.r.lock(h.id)()
 	c, err := h.r.load(h.id)
 	if err != nil {
 		return fmt.Errorf("release container %s: %w", h.id, err)

@@ -1,12 +1,12 @@
 package container
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"trellis/internal/vnet"
 )
 
 // Names of files in a node's directory, RunDir/nodes/VNET/NODE.
@@ -41,10 +43,12 @@ type record struct {
 	Env         []string       `json:",omitempty"` // of the image and the spec, for Exec
 	// Disk is the device number of the node's writable file system.
 	Disk uint64
-	// Pid and Birth (start time in clock ticks since boot) of PID 1.
-	Pid      int    `json:",omitempty"`
-	Birth    uint64 `json:",omitempty"`
-	Released bool
+	// Pid and StartTicks (start time in clock ticks since boot) of PID 1.
+	Pid        int    `json:",omitempty"`
+	StartTicks uint64 `json:"Birth,omitempty"` // the name that earlier builds wrote
+	Released   bool
+	// Saved are the digests of what was placed where the node may save, by path.
+	Saved map[string]string `json:",omitempty"`
 }
 
 // command is what an image runs.
@@ -52,6 +56,7 @@ type command struct {
 	Argv, Env []string
 	Dir       string
 	UID, GID  int
+	Restart   vnet.Restart `json:",omitempty"`
 }
 
 // Digest is the digest of a list of services, for comparison with
@@ -73,9 +78,9 @@ var bootID = sync.OnceValues(func() (string, error) {
 	return strings.TrimSpace(string(b)), err
 })
 
-// birth returns when a process started, in clock ticks since boot (field 22 of
+// processStart returns when a process started, in clock ticks since boot (field 22 of
 // /proc/PID/stat, proc_pid_stat(5)); false if there is none or it is dead.
-func birth(pid int) (uint64, bool) {
+func processStart(pid int) (uint64, bool) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, false
@@ -98,8 +103,8 @@ func (c *record) running() bool {
 	if boot, err := bootID(); err != nil || boot != c.Boot {
 		return false
 	}
-	b, ok := birth(c.Pid)
-	return ok && b == c.Birth
+	b, ok := processStart(c.Pid)
+	return ok && b == c.StartTicks
 }
 
 // pidfd opens the node's PID 1, which a reused number cannot stand in for.
@@ -122,8 +127,15 @@ func (r *Runtime) nodeDir(id ID) string {
 	return filepath.Join(r.cfg.RunDir, "nodes", id.VNet, id.Node)
 }
 
-// load reads a node's record. Its error is fs.ErrNotExist where there is none.
-func (r *Runtime) load(id ID) (*record, error) {
+// clone copies a record as far as this package changes one in place.
+func (c *record) clone() *record {
+	d := *c
+	d.Generations = maps.Clone(c.Generations)
+	return &d
+}
+
+// readRecord reads a node's record from the disk.
+func (r *Runtime) readRecord(id ID) (*record, error) {
 	b, err := os.ReadFile(filepath.Join(r.nodeDir(id), recordFile))
 	if err != nil {
 		return nil, err
@@ -132,19 +144,24 @@ func (r *Runtime) load(id ID) (*record, error) {
 	if err := json.Unmarshal(b, c); err != nil {
 		return nil, fmt.Errorf("read the record of container %s: %w", id, err)
 	}
+	if c.ID != id {
+		return nil, fmt.Errorf("the record of container %s is that of %s", id, c.ID)
+	}
 	return c, nil
 }
 
 // loadRunning is load for what needs a living node.
 func (r *Runtime) loadRunning(id ID) (*record, error) {
-	c, err := r.load(id)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && !c.running() {
+	r.index.mu.RLock()
+	defer r.index.mu.RUnlock()
+	e := r.index.get(id)
+	if e == nil || e.record == nil || e.pidfd < 0 {
 		return nil, fmt.Errorf("container %s is not running", id)
 	}
-	return c, err
+	return e.record.clone(), nil
 }
 
-// save writes a node's record, atomically.
+// save writes a node's record, atomically, and books it.
 func (r *Runtime) save(c *record) error {
 	b, err := json.Marshal(c)
 	if err != nil {
@@ -153,6 +170,7 @@ func (r *Runtime) save(c *record) error {
 	if err := replace(filepath.Join(r.nodeDir(c.ID), recordFile), b, 0o600); err != nil {
 		return fmt.Errorf("write the record of container %s: %w", c.ID, err)
 	}
+	r.index.put(c)
 	return nil
 }
 
@@ -166,37 +184,12 @@ func replace(path string, content []byte, mode os.FileMode) error {
 	return os.Rename(tmp, path)
 }
 
-// locks holds a mutex for each container that something is being done to.
-type locks struct {
-	mu   sync.Mutex
-	held map[ID]*idLock
-}
-
-type idLock struct {
-	sync.Mutex
-	users int
-}
-
-// lock waits for the container and returns what unlocks it.
-func (l *locks) lock(id ID) func() {
-	l.mu.Lock()
-	if l.held == nil {
-		l.held = map[ID]*idLock{}
+// lock waits until nothing else is being done to the container, and returns what
+// unlocks it.
+func (r *Runtime) lock(id ID) func() {
+	unlock, err := r.locks.Lock(context.Background(), id)
+	if err != nil {
+		panic(err) // that context never ends
 	}
-	m := l.held[id]
-	if m == nil {
-		m = new(idLock)
-		l.held[id] = m
-	}
-	m.users++
-	l.mu.Unlock()
-	m.Lock()
-	return func() {
-		m.Unlock()
-		l.mu.Lock()
-		if m.users--; m.users == 0 {
-			delete(l.held, id)
-		}
-		l.mu.Unlock()
-	}
+	return unlock
 }

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -35,25 +33,27 @@ func (r *Runtime) Stat(id ID) (Stats, error) {
 		return Stats{}, fmt.Errorf("container %s: read the disk usage: %w", id, err)
 	}
 	s.Disk = int64(fs.Blocks-fs.Bfree) * fs.Bsize
-	if s.Services, err = r.serviceStatus(id); err != nil {
-		return Stats{}, fmt.Errorf("container %s: %w", id, err)
-	}
+	s.Services, _ = r.Services(id)
 	return s, nil
 }
 
-// serviceStatus reads init's status file, which init rewrites in place.
-func (r *Runtime) serviceStatus(id ID) ([]ServiceStatus, error) {
-	for range 50 {
-		b, err := os.ReadFile(filepath.Join(r.nodeDir(id), statusFile))
-		if err != nil {
-			return nil, err
-		}
-		if services, ok := parseStatus(string(b)); ok {
-			return services, nil
-		}
-		time.Sleep(time.Millisecond)
+// Services returns how a running container's services are, as its init has reported;
+// false if it does not run. It reads memory alone, but for containers whose status
+// file the kernel had no watch left for.
+func (r *Runtime) Services(id ID) ([]ServiceStatus, bool) {
+	r.index.mu.RLock()
+	e := r.index.get(id)
+	poll := e != nil && e.unwatched
+	r.index.mu.RUnlock()
+	if poll {
+		r.readStatus(id)
 	}
-	return nil, errors.New("the status of its services cannot be read")
+	r.index.mu.RLock()
+	defer r.index.mu.RUnlock()
+	if e = r.index.get(id); e == nil || e.pidfd < 0 {
+		return nil, false
+	}
+	return slices.Clone(e.services), true
 }
 
 // parseStatus reads what init wrote; false if it was caught amid writing.
@@ -90,7 +90,7 @@ func parseStatus(text string) ([]ServiceStatus, bool) {
 // use takes effect as the kernel has it: memory is reclaimed, or processes are
 // killed for the want of it; processes and files that exist stay.
 func (r *Runtime) SetLimits(ctx context.Context, id ID, l Limits) error {
-	defer r.locks.lock(id)()
+	defer r.lock(id)()
 	c, err := r.loadRunning(id)
 	if err != nil {
 		return err
@@ -149,7 +149,7 @@ func (c *record) resizeDisk(size int64) error {
 
 // SetFingerprint changes the caller's mark on a container.
 func (r *Runtime) SetFingerprint(id ID, fp string) error {
-	defer r.locks.lock(id)()
+	defer r.lock(id)()
 	c, err := r.load(id)
 	if err != nil {
 		return fmt.Errorf("mark container %s: %w", id, err)

@@ -202,17 +202,17 @@ func TestUDPSegmentsAcross(t *testing.T) {
 			defer client.Close()
 			raw, err := client.SyscallConn()
 			must(t, err)
-			const segment, whole = 1001, 20
+			const segment, full = 1001, 20
 			must(t, errors.Join(raw.Control(func(fd uintptr) {
 				err = os.NewSyscallError("UDP_SEGMENT", unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_SEGMENT, segment))
 			}), err))
-			data := make([]byte, segment*whole+17)
+			data := make([]byte, segment*full+17)
 			rand.NewChaCha8([32]byte{2}).Read(data)
 			_, err = client.Write(data)
 			must(t, err)
 			must(t, server.SetDeadline(time.Now().Add(5*time.Second)))
 			buf := make([]byte, 2000)
-			for i := range whole + 1 {
+			for i := range full + 1 {
 				n, err := server.Read(buf)
 				if err != nil {
 					t.Fatalf("datagram %d to %s: %v", i, address, err)

@@ -11,157 +11,169 @@ import (
 )
 
 const (
-	maxEgress = 131072 // MAX_EGRESS of bpf/ends.h
-	grain     = 8      // places of a block are a multiple
-	// largestSpan bounds what one node can take of the places that all share; its
+	maxEgressIndex = 131072 // MAX_EGRESS_INDEX of bpf/egress.h
+	blockUnit      = 8      // places of a block are a multiple
+	// maxBlock bounds what one node can take of the places that all share; its
 	// interfaces beyond are found by a hash.
-	largestSpan = 1024
+	maxBlock = 1024
 )
 
-// block is a node's places in the map egress: base plus the interface index of
-// one of its ends is that end's.
+// block is a node's places in the map egress_index: base plus the index of one of
+// its interfaces is that interface's.
 type block struct {
-	base, span uint32          // base 0: there are none
-	ends       map[uint32]bool // the ports of its ends, by interface index in the root context
+	base, size uint32          // base 0: there are none
+	ports      map[uint32]bool // of its interfaces, by interface index in the root context
 }
 
-// egress is the map of that name, in this process's memory, and who has which of
-// its places.
-type egress struct {
+// egressIndex is the map of that name, in this process's memory, and which of its
+// places are some node's.
+type egressIndex struct {
 	places []uint64
 	memory []byte
-	used   [maxEgress / grain]bool
+	used   [maxEgressIndex / blockUnit]bool
+	next   uint32 // unit behind the block that was allocated last
 }
 
-// openEgress maps the map into memory.
-func openEgress(m *ebpf.Map) (*egress, error) {
-	memory, err := unix.Mmap(m.FD(), 0, maxEgress*8, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+// openEgressIndex maps the map into memory.
+func openEgressIndex(m *ebpf.Map) (*egressIndex, error) {
+	memory, err := unix.Mmap(m.FD(), 0, maxEgressIndex*8, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
-		return nil, fmt.Errorf("map the map of nodes' ends into memory: %w", err)
+		return nil, fmt.Errorf("map the index of egress entries into memory: %w", err)
 	}
-	e := &egress{memory: memory, places: unsafe.Slice((*uint64)(unsafe.Pointer(&memory[0])), maxEgress)}
+	e := &egressIndex{memory: memory, places: unsafe.Slice((*uint64)(unsafe.Pointer(&memory[0])), maxEgressIndex)}
 	e.used[0] = true // base 0 is none
 	return e, nil
 }
 
-func (e *egress) close() error {
+func (e *egressIndex) close() error {
 	if e == nil {
 		return nil
 	}
 	return unix.Munmap(e.memory)
 }
 
-// set makes a place hold an end's, 0 for none.
-func (e *egress) set(place, end uint32) { atomic.StoreUint64(&e.places[place], uint64(end)) }
+// set makes a place hold the number of an egress entry, 0 for none.
+func (e *egressIndex) set(place, number uint32) {
+	atomic.StoreUint64(&e.places[place], uint64(number))
+}
 
-func (e *egress) get(place uint32) uint32 { return uint32(atomic.LoadUint64(&e.places[place])) }
+func (e *egressIndex) get(place uint32) uint32 { return uint32(atomic.LoadUint64(&e.places[place])) }
 
-// take marks a block as used that a node has already; false if it is none.
-func (e *egress) take(base, span uint32) bool {
-	if base%grain != 0 || span%grain != 0 || base == 0 || span == 0 || span > largestSpan || base+span > maxEgress {
+// reserve marks a block as used that a node has already; false if it is none.
+func (e *egressIndex) reserve(base, size uint32) bool {
+	if base%blockUnit != 0 || size%blockUnit != 0 || base == 0 || size == 0 || size > maxBlock || base+size > maxEgressIndex {
 		return false
 	}
-	for i := base / grain; i < (base+span)/grain; i++ {
+	for i := base / blockUnit; i < (base+size)/blockUnit; i++ {
 		e.used[i] = true
 	}
 	return true
 }
 
-// allocate finds a block of a span, which is a multiple of grain; 0 if there is
-// none.
-func (e *egress) allocate(span uint32) (base uint32) {
-	want, run := span/grain, uint32(0)
-	for i := range uint32(len(e.used)) {
+// allocate finds a block of a size, which is a multiple of blockUnit; 0 if there is
+// none. It goes on where it found the last one, so that what is used already is not
+// walked for each of many.
+func (e *egressIndex) allocate(size uint32) (base uint32) {
+	all := uint32(len(e.used))
+	if base = e.find(size, e.next, all); base == 0 {
+		base = e.find(size, 0, all)
+	}
+	if base != 0 {
+		e.reserve(base, size)
+		e.next = (base + size) / blockUnit
+	}
+	return base
+}
+
+// find looks for a block among units.
+func (e *egressIndex) find(size, from, to uint32) (base uint32) {
+	want, run := size/blockUnit, uint32(0)
+	for i := from; i < to; i++ {
 		if e.used[i] {
 			run = 0
 			continue
 		}
 		if run++; run == want {
-			base = (i + 1 - want) * grain
-			e.take(base, span)
-			return base
+			return (i + 1 - want) * blockUnit
 		}
 	}
 	return 0
 }
 
 // free empties a block and takes it back.
-func (e *egress) free(base, span uint32) {
-	for i := range span {
+func (e *egressIndex) free(base, size uint32) {
+	for i := range size {
 		e.set(base+i, 0)
 	}
-	for i := base / grain; i < (base+span)/grain; i++ {
+	for i := base / blockUnit; i < (base+size)/blockUnit; i++ {
 		e.used[i] = false
 	}
 }
 
-// spanFor is how many places a node needs that has an end of the interface index.
-func spanFor(ifindex uint32) uint32 {
-	span := uint32(grain)
-	for span <= ifindex {
-		span *= 2
+// blockSizeFor is how many places a node needs that has an interface of the index.
+func blockSizeFor(ifindex uint32) uint32 {
+	size := uint32(blockUnit)
+	for size <= ifindex {
+		size *= 2
 	}
-	return span
+	return size
 }
 
-// reserve sees to it that a node's block has a place for the interface index, if
+// growBlock sees to it that a node's block has a place for the interface index, if
 // it can be, and moves the node to a larger one if need be.
-func (d *Dataplane) reserve(netns uint64, ifindex uint32) (*block, error) {
+func (d *Dataplane) growBlock(netns uint64, ifindex uint32) (*block, error) {
 	b := d.nodes[netns]
 	if b == nil {
-		b = &block{ends: map[uint32]bool{}}
+		b = &block{ports: map[uint32]bool{}}
 		d.nodes[netns] = b
 	}
-	span := spanFor(ifindex)
-	if span <= b.span || span > largestSpan {
+	size := blockSizeFor(ifindex)
+	if size <= b.size || size > maxBlock {
 		return b, nil
 	}
-	base := d.egress.allocate(span)
+	base := d.index.allocate(size)
 	if base == 0 {
 		return b, nil
 	}
 	old := *b
-	b.base, b.span = base, span
-	for port := range b.ends {
-		e, ok, err := d.entry(int(port))
-		if err != nil {
-			return nil, err
-		}
+	b.base, b.size = base, size
+	for port := range b.ports {
+		e, ok := d.ports.get(port)
 		if !ok {
 			continue
 		}
-		e.Base, e.Span = base, span
-		if err := d.setEntry(int(port), e); err != nil {
+		e.Block, e.BlockSize = base, size
+		if err := d.ports.put(port, e); err != nil {
 			return nil, err
 		}
-		if err := d.show(e); err != nil {
+		if err := d.publishEgress(e); err != nil {
 			return nil, err
 		}
 	}
 	// Until they know the new one, others' hints lead nowhere: to the stack.
-	for port := range b.ends {
-		if err := d.tell(port); err != nil {
+	for port := range b.ports {
+		if err := d.syncSenders(port); err != nil {
 			return nil, err
 		}
 	}
 	if old.base != 0 {
-		d.egress.free(old.base, old.span)
+		d.index.free(old.base, old.size)
 	}
 	return b, nil
 }
 
-// release takes a port's end out of its node's block, and the block back with
-// the node's last end.
-func (d *Dataplane) release(port uint32, e portProgsPort) error {
+// leaveBlock takes a port's egress entry out of its node's block, and frees the
+// block with the node's last port.
+func (d *Dataplane) leaveBlock(port uint32, e portProgsPort) error {
 	if e.Netns == 0 {
 		return nil
 	}
-	e.End = 0
-	err := d.show(e)
+	e.Egress = 0
+	err := d.publishEgress(e)
 	if b := d.nodes[e.Netns]; b != nil {
-		if delete(b.ends, port); len(b.ends) == 0 {
+		if delete(b.ports, port); len(b.ports) == 0 {
 			if b.base != 0 {
-				d.egress.free(b.base, b.span)
+				d.index.free(b.base, b.size)
 			}
 			delete(d.nodes, e.Netns)
 		}
@@ -169,38 +181,35 @@ func (d *Dataplane) release(port uint32, e portProgsPort) error {
 	return err
 }
 
-// show has the fast path find a port's end where its entry says, and nowhere
-// else.
-func (d *Dataplane) show(e portProgsPort) error {
+// publishEgress has the fast path find a port's egress entry where the port's entry
+// says, and nowhere else.
+func (d *Dataplane) publishEgress(e portProgsPort) error {
 	if e.Netns == 0 {
 		return nil
 	}
-	key := portProgsEndKey{Netns: e.Netns, Ifindex: e.Ifindex}
-	if e.Base != 0 && e.Ifindex < e.Span {
-		d.egress.set(e.Base+e.Ifindex, e.End)
-		return d.maps.remove("far_egress", key)
+	key := portProgsEgressKey{Netns: e.Netns, Ifindex: e.Ifindex}
+	if e.Block != 0 && e.Ifindex < e.BlockSize {
+		d.index.set(e.Block+e.Ifindex, e.Egress)
+		return d.overflow.remove(key)
 	}
-	if e.End == 0 {
-		return d.maps.remove("far_egress", key)
+	if e.Egress == 0 {
+		return d.overflow.remove(key)
 	}
-	if err := d.maps["far_egress"].Put(key, e.End); err != nil {
-		return fmt.Errorf("show the fast path an end: %w", err)
-	}
-	return nil
+	return d.overflow.put(key, e.Egress)
 }
 
-// maps are the pinned maps by their names.
-type maps map[string]*ebpf.Map
+// pinnedMaps are the pinned maps by their names.
+type pinnedMaps map[string]*ebpf.Map
 
 // remove deletes a key, which may be missing.
-func (m maps) remove(name string, key any) error {
+func (m pinnedMaps) remove(name string, key any) error {
 	if err := m[name].Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("delete an entry of the map %s: %w", name, err)
 	}
 	return nil
 }
 
-func (m maps) close() error {
+func (m pinnedMaps) close() error {
 	var errs []error
 	for _, each := range m {
 		errs = append(errs, each.Close())

@@ -11,6 +11,7 @@ import (
 	"trellis/internal/substrate/dataplane"
 	"trellis/internal/substrate/nstest"
 	"trellis/internal/substrate/port"
+	"trellis/test/testenv"
 )
 
 // withoutTCX, in the environment, has the tests of this package use filters.
@@ -19,9 +20,7 @@ const withoutTCX = "TRELLIS_TEST_WITHOUT_TCX"
 // TestWithoutTCX holds the filters of older kernels to every promise that the
 // links keep: it runs the other tests once more, with filters.
 func TestWithoutTCX(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes network namespaces")
-	}
+	testenv.NeedRoot(t, "makes network namespaces")
 	if os.Getenv(withoutTCX) != "" {
 		t.Skip("runs without tcx already")
 	}
@@ -82,6 +81,7 @@ func TestLostFilterIsMended(t *testing.T) {
 			l, n, ports := filterLab(t)
 			nstest.Sh(t, fmt.Sprintf(loss, ports[0]))
 			d := mustOpen(t, l.dir)
+			must2(d.Resync("net"))
 			found, err := d.Read("net")
 			must(t, err)
 			if len(found) != 1 || found[0].Device != ports[1] {

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/cilium/ebpf"
+	"trellis/internal/tunnel"
 )
 
 // Connect makes a path across the underlay the other end of a port. What the
@@ -13,8 +13,8 @@ import (
 // a qdisc on their way to another, which is the path's. 0 for to is from.
 //
 // What was the other end of from before is replaced in one step. The far end of
-// to's veth pair must take XDP frames: see [Dataplane.AttachInner].
-func (d *Dataplane) Connect(from, to int, p Path) error {
+// to's veth pair must take XDP frames: see [Dataplane.AttachFarEnd].
+func (d *Dataplane) Connect(from, to int, p tunnel.Path) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.connect(from, to, p); err != nil {
@@ -23,9 +23,9 @@ func (d *Dataplane) Connect(from, to int, p Path) error {
 	return nil
 }
 
-func (d *Dataplane) connect(from, to int, path Path) error {
+func (d *Dataplane) connect(from, to int, path tunnel.Path) error {
 	path.Local, path.Remote = path.Local.Unmap(), path.Remote.Unmap()
-	e, err := path.end()
+	e, err := newPathEgress(path)
 	if err != nil {
 		return err
 	}
@@ -39,12 +39,9 @@ func (d *Dataplane) connect(from, to int, path Path) error {
 	if _, err := d.receiver(from, to); err != nil {
 		return err
 	}
-	u, ok, err := d.uplink(path.Uplink)
-	if err != nil {
-		return err
-	}
+	u, ok := d.uplinks.get(uint32(path.Route.Uplink))
 	if !ok {
-		return fmt.Errorf("device %d is no uplink; attach it first", path.Uplink)
+		return fmt.Errorf("device %d is no uplink; attach it first", path.Route.Uplink)
 	}
 	if other := d.keys[path.Key]; other != 0 && other != uint32(from) {
 		return fmt.Errorf("port %d has that key already; each link of a machine needs a key of its own", other)
@@ -53,66 +50,64 @@ func (d *Dataplane) connect(from, to int, path Path) error {
 	if to != 0 {
 		target = uint32(to)
 	}
-	if other := d.receives[target]; other != 0 && other != uint32(from) {
-		return fmt.Errorf("frames of port %d's path go to port %d already; part it first", other, target)
+	if other := d.pathOf[target]; other != 0 && other != uint32(from) {
+		return fmt.Errorf("frames of port %d's path go to port %d already; unjoin it first", other, target)
 	}
 	e.Slot, e.Device = p.Slot, u.Slot
-	if u.Marked != 0 {
-		e.Flags |= portProgsEndFlagEND_MARKED
+	if u.EncapOffload != 0 {
+		e.Flags |= portProgsEgressFlagEGRESS_ENCAP_OFFLOAD
 	}
 	if d.taps[p.Slot] != nil {
-		e.Flags |= portProgsEndFlagEND_TAP
+		e.Flags |= portProgsEgressFlagEGRESS_TAP
 	}
 	if e.Netns = p.Netns; p.Netns != 0 {
 		e.Ifindex = p.Ifindex
 	}
 	if Mode(p.Mode) == Direct || Mode(p.Mode) == Shaped {
-		if err := d.unjoin(int(p.Peer)); err != nil {
+		if err := d.clearPeer(p.Peer); err != nil {
 			return err
 		}
 	}
-	oldKey, had, err := d.keyOf(p)
-	if err != nil {
-		return err
-	}
+	oldKey, had := d.keyOf(p)
 	if had {
-		d.unbind(uint32(from), p, oldKey)
+		d.forgetKey(uint32(from), p, oldKey)
 	}
-	old := p.End
-	if p.End, err = d.newEnd(e); err != nil {
+	old := p.Egress
+	if p.Egress, err = d.newEgress(e); err != nil {
 		return err
 	}
 	p.Mode, p.Peer, p.PeerSlot, p.PeerMac = e.Mode, uint32(to), 0, 0
-	d.keys[path.Key], d.receives[target] = uint32(from), uint32(from)
-	if err := d.admitAs(p, path); err != nil {
+	d.keys[path.Key], d.pathOf[target] = uint32(from), uint32(from)
+	if err := d.setTunnel(p, path); err != nil {
 		return err
 	}
-	if err := d.setEntry(from, p); err != nil {
+	if err := d.ports.put(uint32(from), p); err != nil {
 		return err
 	}
-	if err := d.show(p); err != nil {
+	if err := d.publishEgress(p); err != nil {
 		return err
 	}
 	if old != 0 {
-		d.places.put(old)
+		if err := d.freeEgress(old); err != nil {
+			return err
+		}
 	}
 	if had && oldKey != path.Key {
-		return d.maps.remove("arrivals", arrivalKey(oldKey))
+		return d.tunnels.remove(wireKey(oldKey))
 	}
 	return nil
 }
 
 // portEntry gives the entry of a device that can be joined and connected.
 func (d *Dataplane) portEntry(index int) (portProgsPort, error) {
-	e, ok, err := d.entry(index)
-	switch {
-	case err != nil:
-	case !ok:
-		err = fmt.Errorf("device %d has no programs; attach it first", index)
-	case Mode(e.Mode) == Switched:
-		err = fmt.Errorf("device %d is a member of a LAN", index)
+	e, ok := d.ports.get(uint32(index))
+	if !ok {
+		return e, fmt.Errorf("device %d has no programs; attach it first", index)
 	}
-	return e, err
+	if Mode(e.Mode) == Switched {
+		return e, fmt.Errorf("device %d is a member of a LAN", index)
+	}
+	return e, nil
 }
 
 // receiver gives the entry of the port that a path's frames go to.
@@ -128,183 +123,136 @@ func (d *Dataplane) receiver(from, to int) (portProgsPort, error) {
 }
 
 // keyOf gives the key of a port's path, if it has one.
-func (d *Dataplane) keyOf(p portProgsPort) (key uint32, ok bool, err error) {
-	if !Mode(p.Mode).crosses() || p.End == 0 {
-		return 0, false, nil
+func (d *Dataplane) keyOf(p portProgsPort) (key uint32, ok bool) {
+	if !Mode(p.Mode).crosses() {
+		return 0, false
 	}
-	e, err := d.end(p.End)
-	if err != nil {
-		return 0, false, err
-	}
-	return e.path().Key, true, nil
+	e, ok := d.egresses.get(p.Egress)
+	return e.path().Key, ok
 }
 
-// admit has the frames of a port's path come in, or mends how they do.
-func (d *Dataplane) admit(from uint32) error {
-	p, ok, err := d.entry(int(from))
-	if err != nil || !ok || !Mode(p.Mode).crosses() {
-		return err
+// syncTunnel has the frames of a port's path come in, or mends how they do.
+func (d *Dataplane) syncTunnel(from uint32) error {
+	p, ok := d.ports.get(from)
+	if !ok || !Mode(p.Mode).crosses() {
+		return nil
 	}
-	e, err := d.end(p.End)
-	if err != nil {
-		return err
+	e, ok := d.egresses.get(p.Egress)
+	if !ok {
+		return nil
 	}
-	return d.admitAs(p, e.path())
+	return d.setTunnel(p, e.path())
 }
 
-// admitAs has the frames of a path go to the port whose entry is p, or to its
+// setTunnel has the frames of a path go to the port whose entry is p, or to its
 // peer.
-func (d *Dataplane) admitAs(p portProgsPort, path Path) error {
+func (d *Dataplane) setTunnel(p portProgsPort, path tunnel.Path) error {
 	to := p
 	if p.Peer != 0 {
 		var ok bool
-		var err error
-		if to, ok, err = d.entry(int(p.Peer)); err != nil || !ok {
-			return err
+		if to, ok = d.ports.get(p.Peer); !ok {
+			return nil
 		}
 	}
-	a := uplinkProgsArrival{Slot: to.Slot, Base: to.Base, Longest: uint32(path.LinkMTU + ethSize + tagSize)}
+	t := uplinkProgsTunnel{Slot: to.Slot, Block: to.Block, Longest: uint32(path.MTU + ethSize + tagSize)}
 	if d.taps[to.Slot] != nil {
-		a.Tap = to.Slot
+		t.Tap = metadataTap
 	}
-	a.Remote.In6U.U6Addr8 = path.Remote.As16()
-	a.Local.In6U.U6Addr8 = path.Local.As16()
-	// What is right stays as it is. The kernel may give the memory of a replaced
-	// value to the next key's at once, while a program still reads it.
-	have := uplinkProgsArrival{}
-	switch err := d.maps["arrivals"].Lookup(arrivalKey(path.Key), &have); {
-	case err == nil && have == a:
-		return nil
-	case err != nil && !errors.Is(err, ebpf.ErrKeyNotExist):
-		return fmt.Errorf("look up what arrives: %w", err)
-	}
-	if err := d.maps["arrivals"].Put(arrivalKey(path.Key), a); err != nil {
-		return fmt.Errorf("enter what arrives: %w", err)
-	}
-	return nil
+	t.Remote.In6U.U6Addr8 = path.Remote.As16()
+	t.Local.In6U.U6Addr8 = path.Local.As16()
+	return d.tunnels.put(wireKey(path.Key), t)
 }
 
-// unbind forgets which port a key is of, and where its frames go. p is the
+// forgetKey forgets which port a key is of, and where its frames go. p is the
 // port's entry.
-func (d *Dataplane) unbind(from uint32, p portProgsPort, key uint32) {
+func (d *Dataplane) forgetKey(from uint32, p portProgsPort, key uint32) {
 	delete(d.keys, key)
 	if p.Peer != 0 {
 		from = p.Peer
 	}
-	delete(d.receives, from)
+	delete(d.pathOf, from)
 }
 
-// disconnect keeps the frames of a port's path out.
-func (d *Dataplane) disconnect(from uint32, p portProgsPort) error {
-	key, ok, err := d.keyOf(p)
-	if err != nil || !ok {
-		return err
+// removeTunnel keeps the frames of a port's path out.
+func (d *Dataplane) removeTunnel(from uint32, p portProgsPort) error {
+	key, ok := d.keyOf(p)
+	if !ok {
+		return nil
 	}
-	d.unbind(from, p, key)
-	return d.maps.remove("arrivals", arrivalKey(key))
+	d.forgetKey(from, p, key)
+	return d.tunnels.remove(wireKey(key))
 }
 
 // adoptPaths brings everything that hangs on the ports' entries in line with
 // them, as a process that was stopped anywhere has left it.
 func (d *Dataplane) adoptPaths() error {
-	entries, err := d.entries()
-	if err != nil {
-		return err
-	}
-	for index, p := range entries {
-		d.slots.take(p.Slot)
-		if p.End != 0 {
-			d.places.take(p.End)
+	for index, p := range d.ports.rows {
+		d.slots.reserve(p.Slot)
+		if p.Egress != 0 {
+			d.numbers.reserve(p.Egress)
 		}
 		if p.Netns == 0 {
 			continue
 		}
 		b := d.nodes[p.Netns]
 		if b == nil {
-			b = &block{ends: map[uint32]bool{}}
+			b = &block{ports: map[uint32]bool{}}
 			d.nodes[p.Netns] = b
 		}
-		b.ends[index] = true
-		if p.Span > b.span && d.egress.take(p.Base, p.Span) {
-			b.base, b.span = p.Base, p.Span
+		b.ports[index] = true
+		if p.BlockSize > b.size && d.index.reserve(p.Block, p.BlockSize) {
+			b.base, b.size = p.Block, p.BlockSize
 		}
 	}
-	wanted := map[uint32]bool{} // places of egress
-	for index, p := range entries {
-		if b := d.nodes[p.Netns]; p.Netns != 0 && (p.Base != b.base || p.Span != b.span) {
-			p.Base, p.Span = b.base, b.span
-			if err := d.setEntry(int(index), p); err != nil {
-				return err
-			}
+	wanted := map[uint32]bool{} // places of the index
+	for index, p := range d.ports.rows {
+		if p.Netns == 0 {
+			continue
 		}
-		if p.Netns != 0 && p.Base != 0 && p.Ifindex < p.Span {
-			wanted[p.Base+p.Ifindex] = true
+		b := d.nodes[p.Netns]
+		p.Block, p.BlockSize = b.base, b.size
+		if err := d.ports.put(index, p); err != nil {
+			return err
+		}
+		if p.Block != 0 && p.Ifindex < p.BlockSize {
+			wanted[p.Block+p.Ifindex] = true
 		}
 	}
 	keys := map[uint32]bool{}
-	for index, p := range entries {
-		if err := d.settle(index); err != nil {
+	for index := range d.ports.rows {
+		if err := d.syncEgress(index); err != nil {
 			return err
 		}
-		key, ok, err := d.keyOf(p)
-		if err != nil {
-			return err
+		p, _ := d.ports.get(index)
+		key, ok := d.keyOf(p)
+		if !ok {
+			continue
 		}
-		if ok {
-			to := index
-			if p.Peer != 0 {
-				to = p.Peer
-			}
-			d.keys[key], d.receives[to] = index, index
-			keys[arrivalKey(key)] = true
-			if err := d.admit(index); err != nil {
-				return err
-			}
+		to := index
+		if p.Peer != 0 {
+			to = p.Peer
+		}
+		d.keys[key], d.pathOf[to] = index, index
+		keys[wireKey(key)] = true
+		if err := d.syncTunnel(index); err != nil {
+			return err
 		}
 	}
-	for place := range uint32(maxEgress) {
-		if !wanted[place] && d.egress.get(place) != 0 {
-			d.egress.set(place, 0)
+	for place := range uint32(maxEgressIndex) {
+		if !wanted[place] && d.index.get(place) != 0 {
+			d.index.set(place, 0)
+		}
+	}
+	used, beyond := map[uint32]bool{}, map[portProgsEgressKey]bool{}
+	for _, p := range d.ports.rows {
+		used[p.Egress] = true
+		if p.Egress != 0 && (p.Block == 0 || p.Ifindex >= p.BlockSize) {
+			beyond[portProgsEgressKey{Netns: p.Netns, Ifindex: p.Ifindex}] = true
 		}
 	}
 	return errors.Join(
-		prune(d.maps["arrivals"], func(key uint32) bool { return keys[key] }),
-		prune(d.maps["far_egress"], func(key portProgsEndKey) bool {
-			b := d.nodes[key.Netns]
-			return b != nil && (b.base == 0 || key.Ifindex >= b.span) && d.isEnd(entries, key)
-		}),
+		d.tunnels.prune(func(key uint32) bool { return keys[key] }),
+		d.overflow.prune(func(key portProgsEgressKey) bool { return beyond[key] }),
+		d.egresses.prune(func(number uint32) bool { return used[number] }),
 	)
-}
-
-func (d *Dataplane) isEnd(entries map[uint32]portProgsPort, key portProgsEndKey) bool {
-	for _, p := range entries {
-		if p.Netns == key.Netns && p.Ifindex == key.Ifindex && p.End != 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// prune deletes the keys of a map that are not to be kept.
-func prune[K any](m *ebpf.Map, keep func(K) bool) error {
-	var (
-		key   K
-		value = make([]byte, m.ValueSize())
-		gone  []K
-	)
-	it := m.Iterate()
-	for it.Next(&key, &value) {
-		if !keep(key) {
-			gone = append(gone, key)
-		}
-	}
-	if err := it.Err(); err != nil {
-		return fmt.Errorf("read the map %v: %w", m, err)
-	}
-	for _, k := range gone {
-		if err := m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("delete an entry of the map %v: %w", m, err)
-		}
-	}
-	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"trellis/internal/substrate/nstest"
 	"trellis/internal/substrate/port"
 	"trellis/internal/substrate/shaper"
+	"trellis/internal/tunnel"
 	"trellis/internal/vnet"
 )
 
@@ -22,22 +23,22 @@ import (
 func TestPathIsReadBack(t *testing.T) {
 	b := newBench(t)
 	narrow := path4(b.uplink)
-	narrow.UnderlayMTU, narrow.Key = 900, 0xfffffffe
-	for _, want := range []dataplane.Path{path4(b.uplink), path6(b.uplink), narrow} {
+	narrow.Route.MTU, narrow.Key = 900, 0xfffffffe
+	for _, want := range []tunnel.Path{path4(b.uplink), path6(b.uplink), narrow} {
 		must(t, b.Connect(b.port, b.port, want))
 		a := must2(b.Read("net"))[0]
-		if a.Path == nil || *a.Path != want || a.Peer != 0 || !a.Inner || a.Fast {
+		if a.Path == nil || *a.Path != want || a.Peer != 0 || !a.TakesXDP || a.Fast {
 			t.Errorf("%+v with %+v, want %+v", a, a.Path, want)
 		}
-		if n := contents(t, b.dir); n["arrivals"] != 1 {
-			t.Errorf("%d keys let frames in", n["arrivals"])
+		if n := contents(t, b.dir); n["tunnels"] != 1 {
+			t.Errorf("%d keys let frames in", n["tunnels"])
 		}
 	}
-	must(t, b.Part(b.port))
+	must(t, b.Unjoin(b.port))
 	if a := must2(b.Read("net"))[0]; a.Path != nil || a.Mode != dataplane.Unjoined {
 		t.Errorf("parted: %+v", a)
 	}
-	if n := contents(t, b.dir); n["arrivals"]+n["egress"] != 0 {
+	if n := contents(t, b.dir); n["tunnels"]+n["egress_index"] != 0 {
 		t.Errorf("parted: %v", n)
 	}
 }
@@ -48,7 +49,7 @@ func TestNarrowPathDropsWhatIsLong(t *testing.T) {
 	a, b := machines(t)
 	na, nb, pa, pb := wireOf(t, a, b, false)
 	path := a.pathTo(b, false, 77, 1400)
-	path.UnderlayMTU = 800
+	path.Route.MTU = 800
 	must(t, a.Connect(pa, 0, path))
 	na.Must(t, "ping -c 2 -i 0.01 -W 2 -s 700 10.0.0.2")
 	if out, err := na.Exec(t, "ping -c 2 -i 0.01 -W 0.3 -s 900 10.0.0.2"); err == nil {
@@ -76,7 +77,7 @@ func TestStartKeepsWhatArrives(t *testing.T) {
 	b := newBench(t)
 	must(t, b.Connect(b.port, b.port, path4(b.uplink)))
 	must(t, b.Close())
-	m, err := ebpf.LoadPinnedMap(filepath.Join(b.dir, "@", dataplane.Layout, "arrivals"), nil)
+	m, err := ebpf.LoadPinnedMap(filepath.Join(b.dir, "@", dataplane.Layout, "tunnels"), nil)
 	must(t, err)
 	defer m.Close()
 	must(t, m.Freeze()) // whoever writes to it is refused
@@ -100,7 +101,7 @@ func send(t testing.TB, from, to *nstest.Node) {
 	time.Sleep(300 * time.Millisecond)
 }
 
-// TestShapedPath has what a node sends pass a qdisc on its way to another
+// TestShapedPath has what a node sends pass a qdisc on its path to another
 // machine, and what arrives come straight to it.
 func TestShapedPath(t *testing.T) {
 	a, b := machines(t)
@@ -115,7 +116,7 @@ func TestShapedPath(t *testing.T) {
 	if err := a.Connect(tm, 0, a.pathTo(b, false, 78, 1400)); err == nil {
 		t.Error("a path was given to a port that can take nothing of it")
 	}
-	must(t, a.Part(pa))
+	must(t, a.Unjoin(pa))
 	must(t, a.Join(dataplane.End{Index: pa}, dataplane.End{Index: index(t, "ts0"), Shaped: true}))
 	must(t, a.Connect(tm, pa, a.pathTo(b, false, 77, 1400)))
 	must(t, port.SetUp(map[string]bool{"ts0": true, "tm0": true}))
@@ -131,8 +132,8 @@ func TestShapedPath(t *testing.T) {
 	if got := atLeast(t, nb, na, "10.0.0.1", 2*rate); got < 2*rate {
 		t.Errorf("the other direction, which is not shaped, carries %.1f Mbit/s", got/1e6)
 	}
-	// A shaped link is no way for the fast path.
-	if n := contents(t, a.dir); n["egress"]+n["far_egress"] != 0 {
+	// A shaped link is no path for the fast path.
+	if n := contents(t, a.dir); n["egress_index"]+n["egress_overflow"] != 0 {
 		t.Errorf("the fast path knows ends of shaped links: %v", n)
 	}
 	if c := a.counters(t, pa); c.FastToNodePackets == 0 || len(c.Drops) != 0 {
@@ -148,21 +149,21 @@ func TestManyInterfaces(t *testing.T) {
 	frame := r.ipv4("10.0.9.5", 100)
 	forwards := func(what string) {
 		t.Helper()
-		r.token = token(r.Base(r.port))
+		r.meta = r.metadata(r.port)
 		if verdict, _ := r.forward(frame); verdict != xdpRedirect {
 			t.Errorf("%s: verdict %d", what, verdict)
 		}
 	}
 	forwards("two interfaces")
-	before := r.Base(r.port)
+	before := r.Block(r.port)
 	for i := range 12 {
 		r.attach(t, r.n, fmt.Sprintf("more%d", i), 1458)
 	}
-	if r.Base(r.port) == before {
+	if r.Block(r.port) == before {
 		t.Error("the block did not grow")
 	}
 	forwards("fourteen interfaces")
-	if verdict, out := r.run(token(before), frame); verdict != xdpPass || !bytes.Equal(out, frame) {
+	if verdict, out := r.run(metadata(before, r.Slot(r.port)), frame); verdict != xdpPass || !bytes.Equal(out, frame) {
 		t.Errorf("with a hint to where the node was: verdict %d", verdict)
 	}
 	// Its interface moves beyond: a new one of that index takes its place.
@@ -170,11 +171,11 @@ func TestManyInterfaces(t *testing.T) {
 	nstest.Sh(t, fmt.Sprintf("ip link add name far0 index 70000 type veth peer name trfar; ip link set far0 netns %d", r.n.Pid))
 	far := index(t, "trfar")
 	must(t, r.Attach("net", "trfar", far, dataplane.Port))
-	must(t, r.AttachInner("net", "trfar", dataplane.Inner{NS: r.n.NS, Index: 70000}))
+	must(t, r.AttachFarEnd("net", "trfar", dataplane.FarEnd{NS: r.n.NS, Index: 70000}))
 	must(t, port.SetUp(map[string]bool{"trfar": true}))
 	r.n.Must(t, "ip link set far0 up; ip link set eth2 down; ip addr add 10.0.22.1/24 dev far0; ip neigh replace 10.0.22.2 lladdr 02:00:00:00:bb:01 dev far0; ip route replace 10.0.9.0/24 via 10.0.22.2 dev far0")
 	must(t, r.Connect(far, 0, path4(r.uplink)))
-	if n := contents(t, r.dir)["far_egress"]; n != 1 {
+	if n := contents(t, r.dir)["egress_overflow"]; n != 1 {
 		t.Errorf("%d ends are beyond the block, want 1", n)
 	}
 	forwards("an index beyond every block")
@@ -182,7 +183,7 @@ func TestManyInterfaces(t *testing.T) {
 	r.Dataplane = mustOpen(t, r.dir)
 	forwards("after a restart")
 	must(t, r.Remove("net"))
-	if n := contents(t, r.dir); n["egress"]+n["far_egress"]+n["ports"] != 0 {
+	if n := contents(t, r.dir); n["egress_index"]+n["egress_overflow"]+n["ports"] != 0 {
 		t.Errorf("left: %v", n)
 	}
 }
@@ -199,7 +200,7 @@ func TestWithoutFastPath(t *testing.T) {
 		t.Errorf("the fast path is said to be there: %v", err)
 	}
 	for _, a := range must2(r.Read("net")) {
-		if !a.Inner || a.Fast {
+		if !a.TakesXDP || a.Fast {
 			t.Errorf("%+v", a)
 		}
 		if err := r.SetFast("net", a.Device, true); err == nil {

@@ -77,29 +77,55 @@ type PortCounters struct {
 	FastFromNodePackets, FastFromNodeBytes uint64
 	FastToNodePackets, FastToNodeBytes     uint64
 	Drops                                  map[DropReason]uint64 // packets; those with none are left out
+	// What arrived here as XDP frames, and left the fast path for the node's stack.
+	// What a stack sends arrives as skbs, and never was on the fast path.
+	Stack map[StackReason]uint64
 }
 
-// Counters reads the counters of all devices, by interface index. Index 0 has
-// what no device can be charged with. Uplinks' drops are in [Dataplane.Uplinks].
-func (d *Dataplane) Counters() (map[int]PortCounters, error) {
-	entries, err := d.entries()
-	if err != nil {
-		return nil, err
-	}
-	entries[0] = portProgsPort{}
-	counted := make(map[int]PortCounters, len(entries))
-	for index, e := range entries {
+// Counters reads the counters of the devices of VNets, of all devices if none is
+// named, by interface index. Of all, index 0 has what no device can be charged
+// with. Uplinks' drops are in [Dataplane.Uplinks].
+func (d *Dataplane) Counters(vnets ...string) (map[int]PortCounters, error) {
+	slots := d.slotsOf(vnets)
+	counted := make(map[int]PortCounters, len(slots))
+	for index, slot := range slots {
 		var cpus []portProgsTraffic
-		if err := d.maps["counters"].Lookup(e.Slot, &cpus); err != nil {
+		if err := d.maps["counters"].Lookup(slot, &cpus); err != nil {
 			return nil, fmt.Errorf("read the counters of device %d: %w", index, err)
 		}
 		c := sum(cpus)
-		if c.Drops, err = d.dropped(e.Slot); err != nil {
+		var err error
+		if c.Drops, err = d.dropped(slot); err != nil {
 			return nil, fmt.Errorf("device %d: %w", index, err)
 		}
-		counted[int(index)] = c
+		if c.Stack, err = d.exitsToStack(slot); err != nil {
+			return nil, fmt.Errorf("device %d: %w", index, err)
+		}
+		counted[index] = c
 	}
 	return counted, nil
+}
+
+// slotsOf gives the slots of the devices of VNets, by interface index.
+func (d *Dataplane) slotsOf(vnets []string) map[int]uint32 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	slots := map[int]uint32{}
+	if len(vnets) == 0 {
+		slots[0] = 0
+		for index, e := range d.ports.rows {
+			slots[int(index)] = e.Slot
+		}
+		return slots
+	}
+	for _, vnet := range vnets {
+		for _, dev := range d.devices[vnet] {
+			if e, ok := d.ports.get(uint32(dev.index)); ok {
+				slots[dev.index] = e.Slot
+			}
+		}
+	}
+	return slots
 }
 
 func sum(cpus []portProgsTraffic) PortCounters {
@@ -135,12 +161,12 @@ func (d *Dataplane) dropped(slot uint32) (map[DropReason]uint64, error) {
 // newSlot gives a device a slot with counters at 0, through which programs can
 // redirect to it.
 func (d *Dataplane) newSlot(index int) (uint32, error) {
-	slot, err := d.slots.get()
+	slot, err := d.slots.allocate()
 	if err != nil {
 		return 0, err
 	}
 	if err := d.fillSlot(slot, uint32(index)); err != nil {
-		d.slots.put(slot)
+		d.slots.free(slot)
 		return 0, err
 	}
 	return slot, nil
@@ -157,6 +183,9 @@ func (d *Dataplane) fillSlot(slot, index uint32) error {
 	if err := d.maps["drops"].Put(slot, portProgsDropped{}); err != nil {
 		return fmt.Errorf("clear the counters of drops in slot %d: %w", slot, err)
 	}
+	if err := d.maps["stack_exits"].Put(slot, fastProgsStackCounts{}); err != nil {
+		return fmt.Errorf("clear the counters of what left the fast path in slot %d: %w", slot, err)
+	}
 	if err := d.maps["devices"].Put(slot, index); err != nil {
 		return fmt.Errorf("enter device %d: %w", index, err)
 	}
@@ -165,6 +194,6 @@ func (d *Dataplane) fillSlot(slot, index uint32) error {
 
 // freeSlot takes a slot back.
 func (d *Dataplane) freeSlot(slot uint32) error {
-	d.slots.put(slot)
+	d.slots.free(slot)
 	return d.maps.remove("devices", slot)
 }

@@ -6,14 +6,14 @@
 // flowing, and the next one adopts what runs. [Open] puts the programs of this
 // build in the place of another's, link by link, each in one atomic step.
 //
-//	<dir>/@/v3/ports, counters, …   the maps; v3 is their layout
+//	<dir>/@/v4/ports, counters, …   the maps; v4 is their layout
 //	<dir>/@/port_in, …              the programs
 //	<dir>/@/uplink/<name>           the XDP link of an uplink, dots as colons
 //	<dir>/<vnet>/<device>           the link at the device's ingress
 //	<dir>/<vnet>/<device>:out       the link at its egress
 //	<dir>/<vnet>/<device>:xdp       the XDP link at the far end of its veth pair
 //
-// A frame's ways, beside the shortbridge's on one machine:
+// A frame's paths, beside the shortbridge's on one machine:
 //
 //	node's stack ─▶ port ● port_in ─ EGRE ─▶ uplink        the stack path
 //	uplink ● uplink_in ─▶ port ─▶ node's end ● node_in     what arrives

@@ -7,27 +7,31 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// Base gives the place of the ends of a port's node.
-func (d *Dataplane) Base(port int) uint32 {
-	e, _, err := d.entry(port)
-	if err != nil {
-		panic(err)
-	}
-	return e.Base
+// Block gives the place of a port's node in the index of egress entries.
+func (d *Dataplane) Block(port int) uint32 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	e, _ := d.ports.get(uint32(port))
+	return e.Block
 }
 
-// RedirectsWhole is why a kernel cannot redirect all frames of an uplink.
-var RedirectsWhole = redirectsWhole
+// Slot gives that of a port in the maps of counters.
+func (d *Dataplane) Slot(port int) uint32 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	e, _ := d.ports.get(uint32(port))
+	return e.Slot
+}
+
+// Redirectable is why a kernel cannot redirect all frames of an uplink.
+var Redirectable = redirectable
 
 // Mark has an uplink count as one that must be told of encapsulation.
 func (d *Dataplane) Mark(uplink int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	u, _, err := d.uplink(uplink)
-	if err != nil {
-		return err
-	}
-	u.Marked = 1
+	u, _ := d.uplinks.get(uint32(uplink))
+	u.EncapOffload = 1
 	return d.setUplink(uplink, u)
 }
 
@@ -60,19 +64,15 @@ func OpenWithoutFastPath(dir string) (*Dataplane, error) {
 
 func noTCX(*ebpf.Program) (bool, error) { return false, nil }
 
-// WayOut gives the interface index of the device that a port's end redirects
+// EgressDevice gives the interface index of the device that a port's egress entry redirects
 // to; 0: none.
-func (d *Dataplane) WayOut(port int) int {
-	e, _, err := d.entry(port)
-	if err != nil {
-		panic(err)
-	}
-	end, err := d.end(e.End)
-	if err != nil {
-		panic(err)
-	}
+func (d *Dataplane) EgressDevice(port int) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	e, _ := d.ports.get(uint32(port))
+	egress, _ := d.egresses.get(e.Egress)
 	var index uint32
-	if err := d.maps["devices"].Lookup(end.Device, &index); err != nil {
+	if err := d.maps["devices"].Lookup(egress.Device, &index); err != nil {
 		return 0 // the place is empty
 	}
 	return int(index)
@@ -95,7 +95,7 @@ func (d *Dataplane) RegisterFirst(made func() int) error {
 	if err != nil {
 		return err
 	}
-	return d.setEntry(index, portProgsPort{Slot: slot})
+	return d.ports.put(uint32(index), portProgsPort{Slot: slot})
 }
 
 // Layout names the directory of the pinned maps.

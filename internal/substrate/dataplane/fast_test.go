@@ -15,6 +15,7 @@ import (
 
 	"trellis/internal/substrate/dataplane"
 	"trellis/internal/substrate/nstest"
+	"trellis/internal/substrate/port"
 )
 
 // router is a node with two interfaces: frames arrive at eth1; eth2 leads to a
@@ -28,7 +29,7 @@ type router struct {
 	eth1      int
 	port2     int
 	nodeIn    *ebpf.Program
-	token     []byte
+	meta      []byte
 }
 
 func newRouter(t testing.TB) *router {
@@ -47,7 +48,7 @@ func newStackRouter(t testing.TB) *router {
 	must(t, r.n.Defaults(nil))
 	b.port, r.eth1 = b.attach(t, r.n, "eth1", 1458)
 	r.port2, _ = b.attach(t, r.n, "eth2", 1458)
-	r.token = token(b.Base(b.port))
+	r.meta = b.metadata(b.port)
 	if b.FastPathSupported() == nil {
 		b.fast(t, b.port, true)
 		r.nodeIn = b.program(t, "node_in")
@@ -74,7 +75,7 @@ func newStackRouter(t testing.TB) *router {
 	return r
 }
 
-// ipv4 is a packet to the router, whole in every respect.
+// ipv4 is a packet to the router, complete in every respect.
 func (r *router) ipv4(dst string, length int) []byte {
 	ip := join([]byte{0x45, 0}, be16(length-14), []byte{0x12, 0x34, 0, 0, 64, 17, 0, 0, 10, 0, 1, 2}, netip.MustParseAddr(dst).AsSlice())
 	return join(r.mac, []byte{2, 0, 0, 0, 0, 7, 8, 0}, sum4(ip), []byte{0x30, 0x39, 0, 9}, be16(length-34), []byte{0, 0}, bytes.Repeat([]byte{0xa5}, length-42))
@@ -89,14 +90,14 @@ func (r *router) ipv6(dst string, length int) []byte {
 // forward runs the fast path on a frame at eth1.
 func (r *router) forward(frame []byte) (verdict uint32, out []byte) {
 	r.t.Helper()
-	return r.run(r.token, frame)
+	return r.run(r.meta, frame)
 }
 
-// run does, with a token.
-func (r *router) run(token, frame []byte) (verdict uint32, out []byte) {
+// run does, with metadata.
+func (r *router) run(meta, frame []byte) (verdict uint32, out []byte) {
 	r.t.Helper()
 	must(r.t, r.n.Do(func() error {
-		verdict, out = runXDP(r.t, r.nodeIn, join(token, frame), len(token), r.eth1)
+		verdict, out = runXDP(r.t, r.nodeIn, join(meta, frame), len(meta), r.eth1)
 		return nil
 	}))
 	return verdict, out
@@ -122,7 +123,7 @@ func TestForwardsByteForByte(t *testing.T) {
 	for _, length := range []int{62, 64, 1000, 1472} {
 		for _, frame := range [][]byte{r.ipv4("10.0.9.5", length), r.ipv4("10.0.2.2", length), r.ipv6("fd00:9::5", length), r.ipv6("fd00:2::2", length)} {
 			must(t, r.Join(dataplane.End{Index: r.port2}, dataplane.End{Index: neighbour}))
-			if verdict, got := r.forward(frame); verdict != xdpRedirect || !bytes.Equal(got, join(token(r.Base(neighbour)), r.hop(frame))) {
+			if verdict, got := r.forward(frame); verdict != xdpRedirect || !bytes.Equal(got, join(r.metadata(neighbour), r.hop(frame))) {
 				t.Errorf("to a neighbour, %x: verdict %d,\n%x, want\n%x", frame[:34], verdict, got, r.hop(frame))
 			}
 			must(t, r.Connect(r.port2, 0, path4(r.uplink)))
@@ -196,7 +197,7 @@ func TestAnswersOfTheFIBGo(t *testing.T) {
 			c.unheard = func() {}
 		}
 		for round := range 20 {
-			tick() // so that the answer is fresh when it goes
+			tick() // so that the entry is fresh when it goes
 			for range 2 {
 				if verdict, _ := r.forward(c.frame); verdict != xdpRedirect {
 					t.Fatalf("%s, round %d: verdict %d before", c.name, round, verdict)
@@ -231,7 +232,7 @@ func nextTick(t testing.TB) {
 	}
 }
 
-// A longer packet than its way takes asks again, and is the stack's.
+// A longer packet than its route takes asks again, and is the stack's.
 func TestAnswersMindTheMTU(t *testing.T) {
 	r := newRouter(t)
 	must(t, r.Connect(r.port2, 0, path4(r.uplink)))
@@ -279,82 +280,100 @@ func TestLeavesTheRestToTheStack(t *testing.T) {
 	options[14] = 0x46
 	binary.BigEndian.PutUint16(options[16:], 90)
 	sum4(options[14:38])
-	table := map[string][]byte{
-		"local delivery":           r.ipv4("10.0.1.1", 100),
-		"local delivery elsewhere": r.ipv4("10.0.2.1", 100),
-		"a subnet's broadcast":     r.ipv4("10.0.2.255", 100),
-		"limited broadcast":        r.ipv4("255.255.255.255", 100),
-		"multicast":                r.ipv4("224.0.0.5", 100),
-		"class E":                  r.ipv4("240.0.0.1", 100),
-		"to loopback":              r.ipv4("127.0.0.1", 100),
-		"to nowhere":               r.ipv4("0.0.0.0", 100),
-		"no route":                 r.ipv4("198.51.100.1", 100),
-		"blackhole":                r.ipv4("10.0.10.1", 100),
-		"unreachable":              r.ipv4("10.0.11.1", 100),
-		"prohibit":                 r.ipv4("10.0.12.1", 100),
-		"longer than the route":    r.ipv4("10.0.13.1", 615),
-		"longer than the link":     r.ipv4("10.0.9.5", 1473),
-		"no neighbour":             r.ipv4("10.0.14.1", 100),
-		"back where it came from":  r.ipv4("10.0.15.1", 100),
-		"TTL 1":                    edit(f4, 22, 1),
-		"TTL 0":                    edit(f4, 22, 0),
-		"a wrong checksum":         edit(f4, 24, f4[24]^1),
-		"more fragments":           edit(f4, 20, 0x20),
-		"a later fragment":         edit(f4, 20, 0, 9),
-		"options":                  options,
-		"version 6 in IPv4":        edit(f4, 14, 0x65),
-		"longer than the frame":    edit(f4, 16, 0, 87),
-		"shorter than its header":  edit(f4, 16, 0, 19),
-		"from loopback":            edit(f4, 26, 127, 0, 0, 1),
-		"from multicast":           edit(f4, 26, 224, 0, 0, 1),
-		"from nowhere":             edit(f4, 26, 0, 0, 0, 0),
-		"an ICMP error":            edit(edit(f4, 23, 1), 34, 3),
-		"for another's MAC":        edit(f4, 0, 2, 0, 0, 0, 0x99, 0x99),
-		"a group's MAC":            edit(f4, 0, 1),
-		"ARP":                      edit(f4, 12, 8, 6),
-		"no IP":                    inner(60),
-		"a VLAN tag":               join(f4[:12], []byte{0x81, 0, 0, 5}, f4[12:]),
-		"cut":                      f4[:33],
-		"UDP cut":                  edit(r.ipv4("10.0.9.5", 42), 16, 0, 20)[:36],
-		"v6 local delivery":        r.ipv6("fd00:1::1", 100),
-		"v6 multicast":             r.ipv6("ff02::5", 100),
-		"v6 link-local":            r.ipv6("fe80::1", 100),
-		"v6 no route":              r.ipv6("2001:db8:7::1", 100),
-		"v6 blackhole":             r.ipv6("fd00:b::1", 100),
-		"v6 no neighbour":          r.ipv6("fd00:2::77", 100),
-		"v6 back":                  r.ipv6("fd00:a::1", 100),
-		"v6 longer than the link":  r.ipv6("fd00:9::5", 1473),
-		"v6 hop limit 1":           edit(f6, 21, 1),
-		"v6 hop-by-hop":            edit(f6, 20, 0),
-		"v6 fragment":              edit(f6, 20, 44),
-		"v6 routing":               edit(f6, 20, 43),
-		"v6 destination options":   edit(f6, 20, 60),
-		"v6 authentication":        edit(f6, 20, 51),
-		"v6 jumbogram":             edit(f6, 18, 0, 0),
-		"v6 longer than the frame": edit(f6, 18, 0, 47),
-		"v6 from link-local":       edit(f6, 22, 0xfe, 0x80),
-		"v6 from nowhere":          edit(f6, 22, make([]byte, 16)...),
-		"v6 an ICMP error":         edit(edit(f6, 20, 58), 54, 2),
-		"v6 neighbour discovery":   edit(edit(f6, 20, 58), 54, 135),
+	table := map[string]struct {
+		why   dataplane.StackReason
+		frame []byte
+	}{
+		"local delivery":           {dataplane.StackLocal, r.ipv4("10.0.1.1", 100)},
+		"local delivery elsewhere": {dataplane.StackLocal, r.ipv4("10.0.2.1", 100)},
+		"a subnet's broadcast":     {dataplane.StackLocal, r.ipv4("10.0.2.255", 100)},
+		"limited broadcast":        {dataplane.StackAddress, r.ipv4("255.255.255.255", 100)},
+		"multicast":                {dataplane.StackAddress, r.ipv4("224.0.0.5", 100)},
+		"class E":                  {dataplane.StackAddress, r.ipv4("240.0.0.1", 100)},
+		"to loopback":              {dataplane.StackAddress, r.ipv4("127.0.0.1", 100)},
+		"to nowhere":               {dataplane.StackAddress, r.ipv4("0.0.0.0", 100)},
+		"no route":                 {dataplane.StackLocal, r.ipv4("198.51.100.1", 100)},
+		"blackhole":                {dataplane.StackUnreachable, r.ipv4("10.0.10.1", 100)},
+		"unreachable":              {dataplane.StackUnreachable, r.ipv4("10.0.11.1", 100)},
+		"prohibit":                 {dataplane.StackUnreachable, r.ipv4("10.0.12.1", 100)},
+		"longer than the route":    {dataplane.StackMTU, r.ipv4("10.0.13.1", 615)},
+		"longer than the link":     {dataplane.StackMTU, r.ipv4("10.0.9.5", 1473)},
+		"no neighbour":             {dataplane.StackNeighbour, r.ipv4("10.0.14.1", 100)},
+		"back where it came from":  {dataplane.StackRedirect, r.ipv4("10.0.15.1", 100)},
+		"TTL 1":                    {dataplane.StackTTL, edit(f4, 22, 1)},
+		"TTL 0":                    {dataplane.StackTTL, edit(f4, 22, 0)},
+		"a wrong checksum":         {dataplane.StackMalformed, edit(f4, 24, f4[24]^1)},
+		"more fragments":           {dataplane.StackFragment, edit(f4, 20, 0x20)},
+		"a later fragment":         {dataplane.StackFragment, edit(f4, 20, 0, 9)},
+		"options":                  {dataplane.StackOptions, options},
+		"version 6 in IPv4":        {dataplane.StackMalformed, edit(f4, 14, 0x65)},
+		"longer than the frame":    {dataplane.StackMalformed, edit(f4, 16, 0, 87)},
+		"shorter than its header":  {dataplane.StackMalformed, edit(f4, 16, 0, 19)},
+		"from loopback":            {dataplane.StackAddress, edit(f4, 26, 127, 0, 0, 1)},
+		"from multicast":           {dataplane.StackAddress, edit(f4, 26, 224, 0, 0, 1)},
+		"from the node itself":     {dataplane.StackSource, edit(f4, 26, 10, 0, 2, 1)},
+		"from nowhere":             {dataplane.StackAddress, edit(f4, 26, 0, 0, 0, 0)},
+		"an ICMP error":            {dataplane.StackTransport, edit(edit(f4, 23, 1), 34, 3)},
+		"for another's MAC":        {dataplane.StackMAC, edit(f4, 0, 2, 0, 0, 0, 0x99, 0x99)},
+		"a group's MAC":            {dataplane.StackMAC, edit(f4, 0, 1)},
+		"ARP":                      {dataplane.StackNotIP, edit(f4, 12, 8, 6)},
+		"no IP":                    {dataplane.StackNotIP, edit(f4, 12, 0, 46)},
+		"a VLAN tag":               {dataplane.StackNotIP, join(f4[:12], []byte{0x81, 0, 0, 5}, f4[12:])},
+		"cut":                      {dataplane.StackMalformed, f4[:33]},
+		"UDP cut":                  {dataplane.StackTransport, edit(r.ipv4("10.0.9.5", 42), 16, 0, 20)[:36]},
+		"v6 local delivery":        {dataplane.StackLocal, r.ipv6("fd00:1::1", 100)},
+		"v6 multicast":             {dataplane.StackAddress, r.ipv6("ff02::5", 100)},
+		"v6 link-local":            {dataplane.StackAddress, r.ipv6("fe80::1", 100)},
+		"v6 no route":              {dataplane.StackLocal, r.ipv6("2001:db8:7::1", 100)},
+		"v6 blackhole":             {dataplane.StackUnreachable, r.ipv6("fd00:b::1", 100)},
+		"v6 no neighbour":          {dataplane.StackNeighbour, r.ipv6("fd00:2::77", 100)},
+		"v6 back":                  {dataplane.StackRedirect, r.ipv6("fd00:a::1", 100)},
+		"v6 longer than the link":  {dataplane.StackMTU, r.ipv6("fd00:9::5", 1473)},
+		"v6 hop limit 1":           {dataplane.StackTTL, edit(f6, 21, 1)},
+		"v6 hop-by-hop":            {dataplane.StackOptions, edit(f6, 20, 0)},
+		"v6 fragment":              {dataplane.StackOptions, edit(f6, 20, 44)},
+		"v6 routing":               {dataplane.StackOptions, edit(f6, 20, 43)},
+		"v6 destination options":   {dataplane.StackOptions, edit(f6, 20, 60)},
+		"v6 authentication":        {dataplane.StackOptions, edit(f6, 20, 51)},
+		"v6 jumbogram":             {dataplane.StackMalformed, edit(f6, 18, 0, 0)},
+		"v6 longer than the frame": {dataplane.StackMalformed, edit(f6, 18, 0, 47)},
+		"v6 from link-local":       {dataplane.StackAddress, edit(f6, 22, 0xfe, 0x80)},
+		"v6 from nowhere":          {dataplane.StackAddress, edit(f6, 22, make([]byte, 16)...)},
+		"v6 an ICMP error":         {dataplane.StackTransport, edit(edit(f6, 20, 58), 54, 2)},
+		"v6 neighbour discovery":   {dataplane.StackTransport, edit(edit(f6, 20, 58), 54, 135)},
 	}
-	for name, frame := range table {
-		if verdict, got := r.forward(frame); verdict != xdpPass || !bytes.Equal(got, frame) {
-			t.Errorf("%s: verdict %d,\n%x, want a pass and\n%x", name, verdict, got, frame)
+	// left runs the fast path, and counts what left it for a reason.
+	left := func(frame []byte, why dataplane.StackReason) (verdict uint32, out []byte, n uint64) {
+		before := r.counters(t, r.port).Stack
+		verdict, out = r.forward(frame)
+		after := r.counters(t, r.port).Stack
+		total := uint64(0)
+		for reason, n := range after {
+			total += n - before[reason]
+		}
+		if n = after[why] - before[why]; total != n {
+			t.Errorf("want %s, counted %v after %v", why, after, before)
+		}
+		return verdict, out, n
+	}
+	for name, c := range table {
+		if verdict, got, n := left(c.frame, c.why); verdict != xdpPass || !bytes.Equal(got, c.frame) || n != 1 {
+			t.Errorf("%s: verdict %d, %d by %s,\n%x, want a pass and\n%x", name, verdict, n, c.why, got, c.frame)
 		}
 	}
 	// The table's frame is forwarded but for what the table changes.
 	for _, frame := range [][]byte{f4, f6} {
-		if verdict, _ := r.forward(frame); verdict != xdpRedirect {
+		if verdict, _, n := left(frame, ""); verdict != xdpRedirect || n != 0 {
 			t.Error("the plain frame is not forwarded")
 		}
 	}
-	pass := func(what string) {
+	pass := func(what string, why dataplane.StackReason) {
 		t.Helper()
-		if verdict, _ := r.forward(f4); verdict != xdpPass {
-			t.Errorf("%s: verdict %d, want a pass", what, verdict)
+		if verdict, _, n := left(f4, why); verdict != xdpPass || n != 1 {
+			t.Errorf("%s: verdict %d, %d by %s, want a pass", what, verdict, n, why)
 		}
 	}
-	// The program takes nothing without the token, which no skb carries.
+	// The program takes nothing without the metadata, which no skb carries.
 	must(t, r.n.Do(func() error {
 		if verdict, got := runXDP(t, r.nodeIn, f4, 0, r.eth1); verdict != xdpPass || !bytes.Equal(got, f4) {
 			t.Errorf("an skb's frame: verdict %d", verdict)
@@ -362,16 +381,47 @@ func TestLeavesTheRestToTheStack(t *testing.T) {
 		return nil
 	}))
 	r.n.Must(t, "sysctl -qw net.ipv4.conf.all.forwarding=0")
-	pass("forwarding off")
+	pass("forwarding off", dataplane.StackSysctl) // redirects are accepted then, too
 	r.n.Must(t, "sysctl -qw net.ipv4.conf.all.forwarding=1")
 	r.n.Must(t, "ip link set eth1 address 02:00:00:00:99:01")
-	pass("a MAC that the node has changed")
+	pass("a MAC that the node has changed", dataplane.StackMAC)
 	r.n.Must(t, "ip link set eth1 address "+r.mac.String())
 	if verdict, _ := r.forward(f4); verdict != xdpRedirect {
 		t.Error("the fast path did not come back")
 	}
-	must(t, r.Part(r.port2))
-	pass("a parted port")
+	for _, c := range []struct {
+		why       dataplane.StackReason
+		frame     []byte
+		set, undo string
+	}{
+		{dataplane.StackNetfilter, f4, "nft add table ip t; nft 'add chain ip t c { type filter hook forward priority 0; }'", "nft delete table ip t"},
+		{dataplane.StackTC, f4, "tc qdisc add dev eth1 clsact", "tc qdisc del dev eth1 clsact"},
+		{dataplane.StackTC, f6, "tc qdisc add dev eth2 root tbf rate 1gbit burst 100k latency 10ms", "tc qdisc del dev eth2 root"},
+		{dataplane.StackSysctl, f4, "sysctl -qw net.ipv4.conf.eth1.rp_filter=1", "sysctl -qw net.ipv4.conf.eth1.rp_filter=0"},
+		{dataplane.StackIPsec, f4, "ip xfrm policy add src 203.0.113.0/24 dst 203.0.113.0/24 dir fwd action block", "ip xfrm policy flush"},
+		{dataplane.StackRules, f6, "ip -6 rule add from all suppress_prefixlength 0 table main priority 99", "ip -6 rule del priority 99"},
+	} {
+		r.n.Must(t, c.set)
+		nextTick(t)
+		if verdict, _, n := left(c.frame, c.why); verdict != xdpPass || n != 1 {
+			t.Errorf("%s: verdict %d, %d by %s, want a pass", c.set, verdict, n, c.why)
+		}
+		r.n.Must(t, c.undo)
+	}
+	// Else the route is dead as soon as the kernel's link watch has seen it.
+	r.n.Must(t, "sysctl -qw net.ipv4.conf.eth2.ignore_routes_with_linkdown=0 net.ipv4.conf.all.ignore_routes_with_linkdown=0")
+	must(t, port.SetUp(map[string]bool{r.device(t, r.port2): false}))
+	nextTick(t)
+	pass("no carrier", dataplane.StackDown)
+	must(t, port.SetUp(map[string]bool{r.device(t, r.port2): true}))
+	if verdict, _ := runXDP(t, r.program(t, "node_pass"), join(r.meta, f4), len(r.meta), 0); verdict != xdpPass || r.counters(t, r.port).Stack[dataplane.StackOff] != 1 {
+		t.Errorf("off: verdict %d, counted %v", verdict, r.counters(t, r.port).Stack)
+	}
+	must(t, r.Unjoin(r.port2))
+	pass("a port without a peer", dataplane.StackEgress)
+	r.n.Must(t, "ip link add br0 type bridge; ip link set eth1 master br0") // last: br_netfilter's hooks stay
+	nextTick(t)
+	pass("a bridge", dataplane.StackMaster)
 }
 
 // A node that gives a device of its own the interface index of another node's

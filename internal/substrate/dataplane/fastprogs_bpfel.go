@@ -22,6 +22,44 @@ type fastProgsCopied struct {
 	Pad       uint32
 }
 
+type fastProgsStackCounts struct {
+	_       structs.HostLayout
+	Packets [32]uint64
+}
+
+type fastProgsStackReason uint32
+
+const (
+	fastProgsStackReasonSTACK_NONE        fastProgsStackReason = 0
+	fastProgsStackReasonSTACK_OFF         fastProgsStackReason = 1
+	fastProgsStackReasonSTACK_MAC         fastProgsStackReason = 2
+	fastProgsStackReasonSTACK_NOT_IP      fastProgsStackReason = 3
+	fastProgsStackReasonSTACK_MALFORMED   fastProgsStackReason = 4
+	fastProgsStackReasonSTACK_OPTIONS     fastProgsStackReason = 5
+	fastProgsStackReasonSTACK_FRAGMENT    fastProgsStackReason = 6
+	fastProgsStackReasonSTACK_TTL         fastProgsStackReason = 7
+	fastProgsStackReasonSTACK_ADDRESS     fastProgsStackReason = 8
+	fastProgsStackReasonSTACK_TRANSPORT   fastProgsStackReason = 9
+	fastProgsStackReasonSTACK_NETFILTER   fastProgsStackReason = 10
+	fastProgsStackReasonSTACK_TC          fastProgsStackReason = 11
+	fastProgsStackReasonSTACK_MASTER      fastProgsStackReason = 12
+	fastProgsStackReasonSTACK_SYSCTL      fastProgsStackReason = 13
+	fastProgsStackReasonSTACK_IPSEC       fastProgsStackReason = 14
+	fastProgsStackReasonSTACK_RULES       fastProgsStackReason = 15
+	fastProgsStackReasonSTACK_LOCAL       fastProgsStackReason = 16
+	fastProgsStackReasonSTACK_UNREACHABLE fastProgsStackReason = 17
+	fastProgsStackReasonSTACK_FORWARDING  fastProgsStackReason = 18
+	fastProgsStackReasonSTACK_ENCAP_ROUTE fastProgsStackReason = 19
+	fastProgsStackReasonSTACK_NEIGHBOUR   fastProgsStackReason = 20
+	fastProgsStackReasonSTACK_MTU         fastProgsStackReason = 21
+	fastProgsStackReasonSTACK_REDIRECT    fastProgsStackReason = 22
+	fastProgsStackReasonSTACK_SOURCE      fastProgsStackReason = 23
+	fastProgsStackReasonSTACK_LOOKUP      fastProgsStackReason = 24
+	fastProgsStackReasonSTACK_EGRESS      fastProgsStackReason = 25
+	fastProgsStackReasonSTACK_DOWN        fastProgsStackReason = 26
+	fastProgsStackReasonSTACK_REASONS     fastProgsStackReason = 27
+)
+
 type fastProgsTapDirection uint32
 
 const (
@@ -33,20 +71,21 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	fastProgsMapAnswers      = "answers"
-	fastProgsMapCopies       = "copies"
-	fastProgsMapCounters     = "counters"
-	fastProgsMapDevices      = "devices"
-	fastProgsMapDrops        = "drops"
-	fastProgsMapEgress       = "egress"
-	fastProgsMapEnds         = "ends"
-	fastProgsMapFarEgress    = "far_egress"
-	fastProgsMapLooks        = "looks"
-	fastProgsMapOwnAddresses = "own_addresses"
-	fastProgsMapPorts        = "ports"
-	fastProgsMapTaps         = "taps"
-	fastProgsProgNodeIn      = "node_in"
-	fastProgsProgNodePass    = "node_pass"
+	fastProgsMapCopies         = "copies"
+	fastProgsMapCounters       = "counters"
+	fastProgsMapDevices        = "devices"
+	fastProgsMapDrops          = "drops"
+	fastProgsMapEgressIndex    = "egress_index"
+	fastProgsMapEgressOverflow = "egress_overflow"
+	fastProgsMapEgresses       = "egresses"
+	fastProgsMapFibCache       = "fib_cache"
+	fastProgsMapLocalAddresses = "local_addresses"
+	fastProgsMapPolicyCache    = "policy_cache"
+	fastProgsMapPorts          = "ports"
+	fastProgsMapStackExits     = "stack_exits"
+	fastProgsMapTaps           = "taps"
+	fastProgsProgNodeIn        = "node_in"
+	fastProgsProgNodePass      = "node_pass"
 )
 
 // loadFastProgs returns the embedded CollectionSpec for fastProgs.
@@ -99,18 +138,19 @@ type fastProgsProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type fastProgsMapSpecs struct {
-	Answers      *ebpf.MapSpec `ebpf:"answers"`
-	Copies       *ebpf.MapSpec `ebpf:"copies"`
-	Counters     *ebpf.MapSpec `ebpf:"counters"`
-	Devices      *ebpf.MapSpec `ebpf:"devices"`
-	Drops        *ebpf.MapSpec `ebpf:"drops"`
-	Egress       *ebpf.MapSpec `ebpf:"egress"`
-	Ends         *ebpf.MapSpec `ebpf:"ends"`
-	FarEgress    *ebpf.MapSpec `ebpf:"far_egress"`
-	Looks        *ebpf.MapSpec `ebpf:"looks"`
-	OwnAddresses *ebpf.MapSpec `ebpf:"own_addresses"`
-	Ports        *ebpf.MapSpec `ebpf:"ports"`
-	Taps         *ebpf.MapSpec `ebpf:"taps"`
+	Copies         *ebpf.MapSpec `ebpf:"copies"`
+	Counters       *ebpf.MapSpec `ebpf:"counters"`
+	Devices        *ebpf.MapSpec `ebpf:"devices"`
+	Drops          *ebpf.MapSpec `ebpf:"drops"`
+	EgressIndex    *ebpf.MapSpec `ebpf:"egress_index"`
+	EgressOverflow *ebpf.MapSpec `ebpf:"egress_overflow"`
+	Egresses       *ebpf.MapSpec `ebpf:"egresses"`
+	FibCache       *ebpf.MapSpec `ebpf:"fib_cache"`
+	LocalAddresses *ebpf.MapSpec `ebpf:"local_addresses"`
+	PolicyCache    *ebpf.MapSpec `ebpf:"policy_cache"`
+	Ports          *ebpf.MapSpec `ebpf:"ports"`
+	StackExits     *ebpf.MapSpec `ebpf:"stack_exits"`
+	Taps           *ebpf.MapSpec `ebpf:"taps"`
 }
 
 // fastProgsVariableSpecs contains global variables before they are loaded into the kernel.
@@ -139,33 +179,35 @@ func (o *fastProgsObjects) Close() error {
 //
 // It can be passed to loadFastProgsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type fastProgsMaps struct {
-	Answers      *ebpf.Map `ebpf:"answers"`
-	Copies       *ebpf.Map `ebpf:"copies"`
-	Counters     *ebpf.Map `ebpf:"counters"`
-	Devices      *ebpf.Map `ebpf:"devices"`
-	Drops        *ebpf.Map `ebpf:"drops"`
-	Egress       *ebpf.Map `ebpf:"egress"`
-	Ends         *ebpf.Map `ebpf:"ends"`
-	FarEgress    *ebpf.Map `ebpf:"far_egress"`
-	Looks        *ebpf.Map `ebpf:"looks"`
-	OwnAddresses *ebpf.Map `ebpf:"own_addresses"`
-	Ports        *ebpf.Map `ebpf:"ports"`
-	Taps         *ebpf.Map `ebpf:"taps"`
+	Copies         *ebpf.Map `ebpf:"copies"`
+	Counters       *ebpf.Map `ebpf:"counters"`
+	Devices        *ebpf.Map `ebpf:"devices"`
+	Drops          *ebpf.Map `ebpf:"drops"`
+	EgressIndex    *ebpf.Map `ebpf:"egress_index"`
+	EgressOverflow *ebpf.Map `ebpf:"egress_overflow"`
+	Egresses       *ebpf.Map `ebpf:"egresses"`
+	FibCache       *ebpf.Map `ebpf:"fib_cache"`
+	LocalAddresses *ebpf.Map `ebpf:"local_addresses"`
+	PolicyCache    *ebpf.Map `ebpf:"policy_cache"`
+	Ports          *ebpf.Map `ebpf:"ports"`
+	StackExits     *ebpf.Map `ebpf:"stack_exits"`
+	Taps           *ebpf.Map `ebpf:"taps"`
 }
 
 func (m *fastProgsMaps) Close() error {
 	return _FastProgsClose(
-		m.Answers,
 		m.Copies,
 		m.Counters,
 		m.Devices,
 		m.Drops,
-		m.Egress,
-		m.Ends,
-		m.FarEgress,
-		m.Looks,
-		m.OwnAddresses,
+		m.EgressIndex,
+		m.EgressOverflow,
+		m.Egresses,
+		m.FibCache,
+		m.LocalAddresses,
+		m.PolicyCache,
 		m.Ports,
+		m.StackExits,
 		m.Taps,
 	)
 }

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"trellis/internal/substrate/dataplane"
 	"trellis/internal/substrate/nstest"
+	"trellis/internal/tunnel"
 	"trellis/internal/vnet"
 )
 
@@ -85,19 +85,29 @@ func egre6(from, to vnet.MAC, src, dst netip.Addr, payload ...[]byte) []byte {
 	return join(to[:], from[:], []byte{0x86, 0xdd}, ip, gre)
 }
 
-func path4(uplink int) dataplane.Path {
-	return dataplane.Path{Uplink: uplink, Source: ownMAC, NextHop: peerMAC, Local: own4, Remote: peer4, Key: testKey, UnderlayMTU: 1500, LinkMTU: 1458}
+func path4(uplink int) tunnel.Path {
+	return tunnel.Path{
+		Endpoints: tunnel.Endpoints{Local: own4, Remote: peer4},
+		Key:       testKey,
+		MTU:       1458,
+		Route:     tunnel.Route{Uplink: uplink, Source: ownMAC, NextHop: peerMAC, MTU: 1500},
+	}
 }
 
-func path6(uplink int) dataplane.Path {
+func path6(uplink int) tunnel.Path {
 	p := path4(uplink)
-	p.Local, p.Remote, p.LinkMTU = own6, peer6, 1438
+	p.Local, p.Remote, p.MTU = own6, peer6, 1438
 	return p
 }
 
-// token is what the frames of the fast path carry before them (bpf/token.h),
-// with the place of the node's ends.
-func token(base uint32) []byte { return join(le32(0x74726c66), le32(int(base)), le32(0)) }
+// metadata is what the frames of the fast path carry before them (bpf/metadata.h),
+// with the place of the node's block and the slot of the port that they arrive by.
+func metadata(block, slot uint32) []byte {
+	return join(le32(0x74726c66), le32(int(block)), le32(int(slot)))
+}
+
+// metadata gives those of frames that arrive by a port.
+func (l *lab) metadata(port int) []byte { return metadata(l.Block(port), l.Slot(port)) }
 
 func le32(v int) []byte { return binary.NativeEndian.AppendUint32(nil, uint32(v)) }
 

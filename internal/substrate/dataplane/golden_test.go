@@ -12,6 +12,7 @@ import (
 	"trellis/internal/substrate/dataplane"
 	"trellis/internal/substrate/nstest"
 	"trellis/internal/substrate/port"
+	"trellis/internal/tunnel"
 )
 
 // Verdicts of XDP (linux/bpf.h) and tc (linux/pkt_cls.h).
@@ -57,7 +58,7 @@ func (l *lab) attach(t testing.TB, n *nstest.Node, name string, mtu int) (index,
 	must(t, port.Create([]port.Spec{s}))
 	index, nodeIndex = nstest.Index(t, s.Device), indexIn(t, n, name)
 	must(t, l.Attach("net", s.Device, index, dataplane.Port))
-	must(t, l.AttachInner("net", s.Device, dataplane.Inner{Node: "net/n", NS: n.NS, Index: nodeIndex}))
+	must(t, l.AttachFarEnd("net", s.Device, dataplane.FarEnd{Node: "net/n", NS: n.NS, Index: nodeIndex}))
 	must(t, port.SetUp(map[string]bool{s.Device: true}))
 	return index, nodeIndex
 }
@@ -174,20 +175,20 @@ func encapsulates(t *testing.T, b *bench) {
 		join(inner(12), []byte{0x86, 0xdd, 0x60, 0, 0, 0, 0, 20, 17, 64}, make([]byte, 52)),
 		tagged(join(inner(12), []byte{8, 0, 0x45, 0, 0, 46}, make([]byte, 46)), 0x81, 0, 0, 100),
 	} {
-		for _, way := range []struct {
-			path dataplane.Path
+		for _, direction := range []struct {
+			path tunnel.Path
 			want []byte
 		}{
 			{path4(b.uplink), egre4(ownMAC, peerMAC, own4, peer4, gre, f)},
 			{path6(b.uplink), egre6(ownMAC, peerMAC, own6, peer6, gre, f)},
 		} {
-			if way.path.Local.Is6() && len(f) > 1452 {
+			if direction.path.Local.Is6() && len(f) > 1452 {
 				continue
 			}
-			must(t, b.Connect(b.port, 0, way.path))
+			must(t, b.Connect(b.port, 0, direction.path))
 			verdict, got := runTC(t, portIn, f, b.port)
-			if verdict != tcRedirect || !bytes.Equal(got, way.want) {
-				t.Errorf("%d bytes over %v: verdict %d,\n%x, want\n%x", len(f), way.path.Local, verdict, got, way.want)
+			if verdict != tcRedirect || !bytes.Equal(got, direction.want) {
+				t.Errorf("%d bytes over %v: verdict %d,\n%x, want\n%x", len(f), direction.path.Local, verdict, got, direction.want)
 			}
 		}
 	}
@@ -211,16 +212,16 @@ func TestRefusesToSend(t *testing.T) {
 	must(t, b.Connect(b.port, 0, path4(b.uplink)))
 	expect(portIn, inner(1473), dataplane.DropLong)
 	expect(b.program(t, "port_out"), inner(60), dataplane.DropFromRoot)
-	must(t, b.Part(b.port))
+	must(t, b.Unjoin(b.port))
 	expect(portIn, inner(60), dataplane.DropUnjoined)
 }
 
 func TestDecapsulatesByteForByte(t *testing.T) {
 	b := newBench(t)
 	uplinkIn := b.program(t, "uplink_in")
-	for _, path := range []dataplane.Path{path4(b.uplink), path6(b.uplink)} {
+	for _, path := range []tunnel.Path{path4(b.uplink), path6(b.uplink)} {
 		must(t, b.Connect(b.port, 0, path))
-		for _, f := range [][]byte{inner(14), inner(42), inner(60), inner(path.LinkMTU + 14), inner(path.LinkMTU + 18)} {
+		for _, f := range [][]byte{inner(14), inner(42), inner(60), inner(path.MTU + 14), inner(path.MTU + 18)} {
 			frame := egre4(peerMAC, ownMAC, peer4, own4, gre, f)
 			if path.Local.Is6() {
 				frame = egre6(peerMAC, ownMAC, peer6, own6, gre, f)
@@ -234,7 +235,7 @@ func TestDecapsulatesByteForByte(t *testing.T) {
 			}
 			for _, padding := range []int{0, 7} {
 				verdict, got := runXDP(t, uplinkIn, join(frame, make([]byte, padding)), 0, b.uplink)
-				if want := join(token(b.Base(b.port)), f); verdict != xdpRedirect || !bytes.Equal(got, want) {
+				if want := join(b.metadata(b.port), f); verdict != xdpRedirect || !bytes.Equal(got, want) {
 					t.Errorf("%d bytes from %v with %d of padding: verdict %d,\n%x, want\n%x", len(f), path.Remote, padding, verdict, got, want)
 				}
 			}
@@ -373,13 +374,13 @@ func TestConnectRefuses(t *testing.T) {
 	b := newBench(t)
 	must(t, b.Connect(b.port, 0, path4(b.uplink)))
 	second, _ := b.attach(t, nstest.NewNode(t), "eth1", 1458)
-	for name, edit := range map[string]func(*dataplane.Path){
-		"a key twice":         func(*dataplane.Path) {},
-		"two families":        func(p *dataplane.Path) { p.Local = own6 },
-		"no address":          func(p *dataplane.Path) { p.Remote = netip.Addr{} },
-		"an uplink not there": func(p *dataplane.Path) { p.Uplink = 9999 },
-		"no MTU":              func(p *dataplane.Path) { p.Key++; p.LinkMTU = 0 },
-		"no room underneath":  func(p *dataplane.Path) { p.Key++; p.UnderlayMTU = 42 },
+	for name, edit := range map[string]func(*tunnel.Path){
+		"a key twice":         func(*tunnel.Path) {},
+		"two families":        func(p *tunnel.Path) { p.Local = own6 },
+		"no address":          func(p *tunnel.Path) { p.Remote = netip.Addr{} },
+		"an uplink not there": func(p *tunnel.Path) { p.Route.Uplink = 9999 },
+		"no MTU":              func(p *tunnel.Path) { p.Key++; p.MTU = 0 },
+		"no room underneath":  func(p *tunnel.Path) { p.Key++; p.Route.MTU = 42 },
 	} {
 		p := path4(b.uplink)
 		edit(&p)

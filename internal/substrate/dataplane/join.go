@@ -56,7 +56,7 @@ type End struct {
 }
 
 // Join joins two ports in both directions, each attached in role [Port]. If one
-// was joined with a third, or connected, that joint is parted.
+// was joined with a third, or connected, that joint is ended.
 func (d *Dataplane) Join(a, b End) error {
 	if err := d.join(a, b); err != nil {
 		return fmt.Errorf("join the ports %d and %d: %w", a.Index, b.Index, err)
@@ -80,20 +80,20 @@ func (d *Dataplane) join(a, b End) error {
 	for i, other := range []End{b, a} {
 		e := entries[i]
 		if Mode(e.Mode).crosses() {
-			if err := d.disconnect(uint32([]End{a, b}[i].Index), e); err != nil {
+			if err := d.removeTunnel(uint32([]End{a, b}[i].Index), e); err != nil {
 				return err
 			}
-		} else if p := int(e.Peer); p != 0 && p != other.Index {
-			if err := d.unjoin(p); err != nil {
+		} else if e.Peer != 0 && int(e.Peer) != other.Index {
+			if err := d.clearPeer(e.Peer); err != nil {
 				return err
 			}
 		}
 	}
 	return errors.Join(
-		d.setEntry(a.Index, toward(b, entries[0], entries[1].Slot)),
-		d.setEntry(b.Index, toward(a, entries[1], entries[0].Slot)),
-		d.settle(uint32(a.Index)),
-		d.settle(uint32(b.Index)),
+		d.ports.put(uint32(a.Index), toward(b, entries[0], entries[1].Slot)),
+		d.ports.put(uint32(b.Index), toward(a, entries[1], entries[0].Slot)),
+		d.syncEgress(uint32(a.Index)),
+		d.syncEgress(uint32(b.Index)),
 	)
 }
 
@@ -121,40 +121,41 @@ func macOf(word uint64) (m vnet.MAC) {
 	return m
 }
 
-// Part ends the joints of the ports, in both directions, and takes paths to
+// Unjoin ends the joints of the ports, in both directions, and takes paths to
 // other machines away. Ports that are neither joined nor connected, or not
 // attached, are no error.
-func (d *Dataplane) Part(ifindexes ...int) error {
+func (d *Dataplane) Unjoin(ifindexes ...int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var errs []error
 	for _, i := range ifindexes {
-		e, ok, err := d.entry(i)
-		if err == nil && ok && Mode(e.Mode) != Switched {
-			err = d.unjoin(i)
-			if e.Peer != 0 && !Mode(e.Mode).crosses() {
-				err = errors.Join(err, d.unjoin(int(e.Peer)))
-			}
+		e, ok := d.ports.get(uint32(i))
+		if !ok || Mode(e.Mode) == Switched {
+			continue
+		}
+		err := d.clearPeer(uint32(i))
+		if e.Peer != 0 && !Mode(e.Mode).crosses() {
+			err = errors.Join(err, d.clearPeer(e.Peer))
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("part port %d: %w", i, err))
+			errs = append(errs, fmt.Errorf("unjoin port %d: %w", i, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// unjoin makes a port drop what it gets.
-func (d *Dataplane) unjoin(ifindex int) error {
-	e, ok, err := d.entry(ifindex)
-	if err != nil || !ok || Mode(e.Mode) == Unjoined || Mode(e.Mode) == Switched {
-		return err
+// clearPeer makes a port drop what it gets.
+func (d *Dataplane) clearPeer(ifindex uint32) error {
+	e, ok := d.ports.get(ifindex)
+	if !ok || Mode(e.Mode) == Unjoined || Mode(e.Mode) == Switched {
+		return nil
 	}
-	if err := d.disconnect(uint32(ifindex), e); err != nil {
+	if err := d.removeTunnel(ifindex, e); err != nil {
 		return err
 	}
 	e.Mode, e.Peer, e.PeerSlot, e.PeerMac = portProgsMode(Unjoined), 0, 0, 0
-	if err := d.setEntry(ifindex, e); err != nil {
+	if err := d.ports.put(ifindex, e); err != nil {
 		return err
 	}
-	return d.settle(uint32(ifindex))
+	return d.syncEgress(ifindex)
 }

@@ -19,15 +19,15 @@ func TestLayoutIsShared(t *testing.T) {
 		is   uint32
 		want uintptr
 	}{
-		"ports":            {ports.Maps["ports"].MaxEntries, maxPorts},
-		"ends":             {ports.Maps["ends"].MaxEntries, maxEnds},
-		"places":           {ports.Maps["egress"].MaxEntries, maxEgress},
-		"bytes of a place": {ports.Maps["egress"].ValueSize, 8},
-		"bytes of a port":  {ports.Maps["ports"].ValueSize, unsafe.Sizeof(portProgsPort{})},
-		"bytes of an end":  {ports.Maps["ends"].ValueSize, unsafe.Sizeof(portProgsEnd{})},
-		"drops":            {ports.Maps["drops"].ValueSize, unsafe.Sizeof(portProgsDropped{})},
-		"an arrival":       {uplinks.Maps["arrivals"].ValueSize, unsafe.Sizeof(uplinkProgsArrival{})},
-		"an uplink":        {uplinks.Maps["uplinks"].ValueSize, unsafe.Sizeof(uplinkProgsUplink{})},
+		"ports":                    {ports.Maps["ports"].MaxEntries, maxPorts},
+		"egress entries":           {ports.Maps["egresses"].MaxEntries, maxEgresses},
+		"places":                   {ports.Maps["egress_index"].MaxEntries, maxEgressIndex},
+		"bytes of a place":         {ports.Maps["egress_index"].ValueSize, 8},
+		"bytes of a port":          {ports.Maps["ports"].ValueSize, unsafe.Sizeof(portProgsPort{})},
+		"bytes of an egress entry": {ports.Maps["egresses"].ValueSize, unsafe.Sizeof(portProgsEgress{})},
+		"drops":                    {ports.Maps["drops"].ValueSize, unsafe.Sizeof(portProgsDropped{})},
+		"a tunnel":                 {uplinks.Maps["tunnels"].ValueSize, unsafe.Sizeof(uplinkProgsTunnel{})},
+		"an uplink":                {uplinks.Maps["uplinks"].ValueSize, unsafe.Sizeof(uplinkProgsUplink{})},
 	} {
 		if uintptr(c.is) != c.want {
 			t.Errorf("%s: %d in C, %d in Go", name, c.is, c.want)
@@ -35,6 +35,11 @@ func TestLayoutIsShared(t *testing.T) {
 	}
 	if n := len(uplinkProgsUplink{}.Address); n != maxAddrs {
 		t.Errorf("%d addresses of an uplink in C, %d in Go", n, maxAddrs)
+	}
+	for i, reason := range stackReasons {
+		if reason == "" && i != 0 {
+			t.Errorf("stack reason %d has no name", i)
+		}
 	}
 	for i, reason := range dropReasons {
 		if reason == "" {

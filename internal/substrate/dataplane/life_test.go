@@ -22,6 +22,35 @@ import (
 	"trellis/internal/vnet"
 )
 
+// TestOtherLayout opens what a build with another layout of the maps has left: its
+// programs are replaced, its maps removed, and ports are joined anew.
+func TestOtherLayout(t *testing.T) {
+	l := newLab(t)
+	n := nodes(t, 2)
+	ports := l.wire(t, n[0], "eth1", n[1], "eth1")
+	n[0].Configure(t, "eth1", "10.0.0.1/24")
+	n[1].Configure(t, "eth1", "10.0.0.2/24")
+	must(t, l.Close())
+	other := filepath.Join(l.dir, "@", "v1")
+	must(t, os.Rename(filepath.Join(l.dir, "@", dataplane.Layout), other))
+
+	d := mustOpen(t, l.dir)
+	if _, err := os.Stat(other); !os.IsNotExist(err) {
+		t.Errorf("the maps of the other layout are left: %v", err)
+	}
+	found := must2(d.Read())
+	if len(found) != 2 || found[0].Mode != dataplane.Unjoined || found[1].Mode != dataplane.Unjoined {
+		t.Fatalf("after another layout: %+v", found)
+	}
+	must(t, d.Join(dataplane.End{Index: nstest.Index(t, ports[0])}, dataplane.End{Index: nstest.Index(t, ports[1])}))
+	n[0].Must(t, "ping -c 2 -i 0.1 -W 1 10.0.0.2")
+	must(t, port.Delete(ports[:]...))
+	must(t, d.Remove("net"))
+	if left := contents(t, l.dir); len(left) != 0 {
+		t.Errorf("left in the maps: %v", left)
+	}
+}
+
 // TestAdoption closes the data plane and opens it again: what runs goes on, is
 // found, and can be changed and removed.
 func TestAdoption(t *testing.T) {
@@ -53,6 +82,7 @@ func TestAdoption(t *testing.T) {
 
 	// A device that went without being detached is forgotten, its name reused.
 	must(t, port.Delete(ports[:]...))
+	must2(d.Resync())
 	gone, err := d.Read("net")
 	must(t, err)
 	for _, a := range gone {
@@ -324,7 +354,7 @@ func TestPortProgramsByTestRun(t *testing.T) {
 	}
 	run("a joined port", index[0], redirect)
 	run("a device without an entry", 1, drop)
-	must(t, l.Part(index[1]))
+	must(t, l.Unjoin(index[1]))
 	run("a parted port", index[0], drop)
 	must(t, l.Join(dataplane.End{Index: index[0], Shaped: true}, dataplane.End{Index: index[1]}))
 	run("a port towards a shaped end", index[1], redirect)

@@ -17,6 +17,7 @@ import (
 
 	"trellis/internal/substrate/dataplane"
 	"trellis/internal/substrate/nstest"
+	"trellis/internal/tunnel"
 	"trellis/internal/vnet"
 )
 
@@ -164,7 +165,7 @@ func (l *load) progress(t testing.TB, n uint64) {
 // in by one uplink and leaves by the other.
 type thoroughfare struct {
 	*router
-	in, out dataplane.Path
+	in, out tunnel.Path
 	uplink2 int
 }
 
@@ -179,7 +180,7 @@ func newThoroughfare(t testing.TB) (*thoroughfare, *load) {
 	must(t, err)
 	r.in, r.out = path4(r.uplink), path4(r.uplink2)
 	r.out.Key, r.out.Local, r.out.Remote = outKey, addrs("198.51.100.1")[0], addrs("198.51.100.2")[0]
-	r.out.NextHop = vnet.MAC{2, 0, 0, 0, 0xee, 3}
+	r.out.Route.NextHop = vnet.MAC{2, 0, 0, 0, 0xee, 3}
 	r.connect(t)
 	inside := r.ipv4("10.0.9.5", 62)
 	frame := egre4(peerMAC, ownMAC, peer4, own4, gre, inside)
@@ -203,7 +204,7 @@ func TestNothingIsLost(t *testing.T) {
 	const rounds = 12
 	for range rounds {
 		must(t, otherBuild(t, r.dir).Close())
-		must(t, os.Remove(filepath.Join(r.dir, "@", dataplane.Layout, "answers"))) // which that build does not have yet
+		must(t, os.Remove(filepath.Join(r.dir, "@", dataplane.Layout, "fib_cache"))) // which that build does not have yet
 		load.progress(t, 100)
 		d := mustOpen(t, r.dir)
 		load.progress(t, 100)
@@ -217,7 +218,7 @@ func TestNothingIsLost(t *testing.T) {
 		}
 		for i, name := range ports {
 			must(t, d.Attach("net", name, []int{r.port, r.port2}[i], dataplane.Port))
-			must(t, d.AttachInner("net", name, dataplane.Inner{NS: r.n.NS, Index: indexIn(t, r.n, fmt.Sprintf("eth%d", i+1))}))
+			must(t, d.AttachFarEnd("net", name, dataplane.FarEnd{NS: r.n.NS, Index: indexIn(t, r.n, fmt.Sprintf("eth%d", i+1))}))
 		}
 		r.connect(t)
 		load.progress(t, 100)

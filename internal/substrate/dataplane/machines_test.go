@@ -11,6 +11,7 @@ import (
 	"trellis/internal/substrate/dataplane"
 	"trellis/internal/substrate/nstest"
 	"trellis/internal/substrate/port"
+	"trellis/internal/tunnel"
 	"trellis/internal/vnet"
 )
 
@@ -116,7 +117,7 @@ func (m *machine) attach(t testing.TB, n *nstest.Node, name string, mtu int) (in
 		if err := m.Attach("net", s.Device, index, dataplane.Port); err != nil {
 			return err
 		}
-		if err := m.AttachInner("net", s.Device, dataplane.Inner{Node: "net/n", NS: n.NS, Index: inner}); err != nil {
+		if err := m.AttachFarEnd("net", s.Device, dataplane.FarEnd{Node: "net/n", NS: n.NS, Index: inner}); err != nil {
 			return err
 		}
 		return port.SetUp(map[string]bool{s.Device: true})
@@ -125,10 +126,12 @@ func (m *machine) attach(t testing.TB, n *nstest.Node, name string, mtu int) (in
 }
 
 // pathTo is the way of a link from m to another machine.
-func (m *machine) pathTo(other *machine, ipv6 bool, key uint32, mtu int) dataplane.Path {
-	p := dataplane.Path{
-		Uplink: m.uplink, Source: m.mac, NextHop: other.mac, Local: m.addr4, Remote: other.addr4,
-		Key: key, UnderlayMTU: 1500, LinkMTU: mtu,
+func (m *machine) pathTo(other *machine, ipv6 bool, key uint32, mtu int) tunnel.Path {
+	p := tunnel.Path{
+		Endpoints: tunnel.Endpoints{Local: m.addr4, Remote: other.addr4},
+		Key:       key,
+		MTU:       mtu,
+		Route:     tunnel.Route{Uplink: m.uplink, Source: m.mac, NextHop: other.mac, MTU: 1500},
 	}
 	if ipv6 {
 		p.Local, p.Remote = m.addr6, other.addr6

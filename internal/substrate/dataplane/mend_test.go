@@ -30,7 +30,7 @@ func (r *thoroughfare) build(t testing.TB, devices []string) {
 	}
 	for i, device := range devices {
 		must(t, r.Attach("net", device, []int{r.port, r.port2}[i], dataplane.Port))
-		must(t, r.AttachInner("net", device, dataplane.Inner{NS: r.n.NS, Index: indexIn(t, r.n, fmt.Sprintf("eth%d", i+1))}))
+		must(t, r.AttachFarEnd("net", device, dataplane.FarEnd{NS: r.n.NS, Index: indexIn(t, r.n, fmt.Sprintf("eth%d", i+1))}))
 		if r.FastPathSupported() == nil {
 			must(t, r.SetFast("net", device, true))
 		}
@@ -59,7 +59,7 @@ func (r *thoroughfare) state(t testing.TB) string {
 func contents(t testing.TB, dir string) map[string]int {
 	t.Helper()
 	n := map[string]int{}
-	for _, name := range []string{"ports", "arrivals", "far_egress", "locals", "uplinks", "egress", "devices", "taps"} {
+	for _, name := range []string{"ports", "tunnels", "egress_overflow", "tunnel_addrs", "uplinks", "egress_index", "devices", "taps"} {
 		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, "@", dataplane.Layout, name), nil)
 		must(t, err)
 		key, value := make([]byte, m.KeySize()), make([]byte, m.ValueSize())
@@ -93,7 +93,7 @@ func damage(t testing.TB, dir string, random *rand.Rand) (what []string) {
 			}
 		}
 	}
-	for _, name := range []string{"ports", "arrivals", "locals", "uplinks"} {
+	for _, name := range []string{"ports", "tunnels", "tunnel_addrs", "uplinks"} {
 		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, "@", dataplane.Layout, name), nil)
 		must(t, err)
 		var keys [][]byte
@@ -151,7 +151,7 @@ func TestMends(t *testing.T) {
 }
 
 // TestNodeDies takes a node away between two others, with its namespace and its
-// ports, and finds nothing of it left, and its neighbours parted.
+// ports, and finds nothing of it left, and its neighbours unjoined.
 func TestNodeDies(t *testing.T) {
 	r, _ := newThoroughfare(t)
 	neighbour, _ := r.attach(t, nstest.NewNode(t), "eth1", 1458)
@@ -163,6 +163,12 @@ func TestNodeDies(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("the node's ports did not go with it")
 		}
+	}
+	if changed := must2(r.Resync()); len(changed) != 1 || changed[0] != "net" {
+		t.Errorf("the networks that lost something are said to be %v", changed)
+	}
+	if changed := must2(r.Resync()); len(changed) != 0 {
+		t.Errorf("and again %v", changed)
 	}
 	var gone []string
 	for _, a := range must2(r.Read("net")) {
@@ -178,7 +184,7 @@ func TestNodeDies(t *testing.T) {
 	if len(left) != 1 || left[0].Index != neighbour || left[0].Mode != dataplane.Unjoined {
 		t.Errorf("left: %+v", left)
 	}
-	if n := contents(t, r.dir); n["ports"] != 1 || n["arrivals"] != 0 || n["egress"] != 0 || n["devices"] != 3 {
+	if n := contents(t, r.dir); n["ports"] != 1 || n["tunnels"] != 0 || n["egress_index"] != 0 || n["devices"] != 3 {
 		t.Errorf("the maps hold %v", n)
 	}
 	if err := r.SetFast("net", gone[0], true); err == nil {

@@ -12,8 +12,8 @@ import (
 	"trellis/internal/substrate/rtnl"
 )
 
-// wholeChecksums has the kernel fill in checksums before a veth.
-func wholeChecksums(name string) error {
+// disableTxChecksum has the kernel fill in checksums before a veth.
+func disableTxChecksum(name string) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return os.NewSyscallError("open a socket", err)
@@ -35,10 +35,10 @@ func wholeChecksums(name string) error {
 	return nil
 }
 
-// marked tells whether a device must be told of encapsulation: it fills in the
+// needsEncapOffload tells whether a device must be told of encapsulation: it fills in the
 // checksums of TCP and UDP where it finds these itself, and not where the kernel
 // says (NETIF_F_HW_CSUM).
-func marked(name string) (uint32, error) {
+func needsEncapOffload(name string) (uint32, error) {
 	e, err := ethtool.NewEthtool()
 	if err != nil {
 		return 0, fmt.Errorf("open a socket: %w", err)
@@ -57,9 +57,9 @@ func marked(name string) (uint32, error) {
 	return 0, nil
 }
 
-// singleFrames turns the aggregation of received frames off, for a device and
+// disableGRO turns the aggregation of received frames off, for a device and
 // those that it receives by: a VLAN's or macvlan's, a bond's or bridge's members.
-func singleFrames(index int) error {
+func disableGRO(index int) error {
 	c, err := rtnl.Dial()
 	if err != nil {
 		return err

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 
 	"github.com/cilium/ebpf"
@@ -20,20 +19,27 @@ import (
 type Dataplane struct {
 	dir      string
 	build    build
-	maps     maps
+	maps     pinnedMaps
 	programs map[string]*ebpf.Program
 	ids      map[string]ebpf.ProgramID // of programs
 	names    map[ebpf.ProgramID]string // of programs, other builds' too
 	filters  bool                      // new anchors are filters: the kernel has no tcx
 	noFast   error                     // why the kernel has no fast path
 
-	mu       sync.Mutex // guards what follows, and the read-modify-write of maps
-	slots    places     // of devices
-	places   places     // of ends
-	egress   *egress
+	mu       sync.Mutex                         // guards what follows, and the read-modify-write of maps
+	devices  map[string]map[string]devicePins   // that have programs, by VNet and name
+	changes  map[string]uint64                  // of devices, by VNet: what is read from pins meanwhile is old
+	ports    *table[uint32, portProgsPort]      // by interface index
+	egresses *table[uint32, portProgsEgress]    // by number
+	overflow *table[portProgsEgressKey, uint32] // numbers of egress entries
+	tunnels  *table[uint32, uplinkProgsTunnel]  // by key, as it stands in a frame
+	uplinks  *table[uint32, uplinkProgsUplink]  // by interface index
+	slots    allocator                          // of devices
+	numbers  allocator                          // of egress entries
+	index    *egressIndex
 	nodes    map[uint64]*block // by the cookies of their network namespaces
 	keys     map[uint32]uint32 // the ports that have them
-	receives map[uint32]uint32 // ports that a path's frames go to: the port whose path it is
+	pathOf   map[uint32]uint32 // by the port that a path's frames go to: the port whose path it is
 	taps     map[uint32][]*tap // by the slots of ports
 	copies   *copies           // where taps are served from; nil: there are none
 }
@@ -58,10 +64,10 @@ func open(dir string, b build) (*Dataplane, error) {
 		return nil, fmt.Errorf("%s is not a bpffs; mount one first (mount -t bpf bpf %s)", dir, dir)
 	}
 	d := &Dataplane{
-		dir: dir, build: b, maps: maps{}, programs: map[string]*ebpf.Program{}, ids: map[string]ebpf.ProgramID{}, names: map[ebpf.ProgramID]string{},
-		slots: newPlaces(maxPorts), places: newPlaces(maxEnds),
-		nodes: map[uint64]*block{}, keys: map[uint32]uint32{}, receives: map[uint32]uint32{},
-		taps: map[uint32][]*tap{},
+		dir: dir, build: b, maps: pinnedMaps{}, programs: map[string]*ebpf.Program{}, ids: map[string]ebpf.ProgramID{}, names: map[ebpf.ProgramID]string{},
+		slots: newAllocator(maxPorts), numbers: newAllocator(maxEgresses),
+		nodes: map[uint64]*block{}, keys: map[uint32]uint32{}, pathOf: map[uint32]uint32{},
+		taps: map[uint32][]*tap{}, devices: map[string]map[string]devicePins{}, changes: map[string]uint64{},
 	}
 	if err := d.open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open the data plane at %s: %w", dir, err), d.Close())
@@ -102,7 +108,7 @@ func (d *Dataplane) load() (fresh map[string]*ebpf.Program, err error) {
 		err = d.loadFast(fresh)
 	}
 	if err == nil {
-		d.egress, err = openEgress(d.maps["egress"])
+		err = d.openTables()
 	}
 	if err != nil {
 		return nil, errors.Join(err, closeAll(fresh))
@@ -226,6 +232,27 @@ func replacePin(path string, p *ebpf.Program) error {
 	return os.Rename(next, path)
 }
 
+// openTables reads the maps that this process keeps in memory.
+func (d *Dataplane) openTables() (err error) {
+	if d.index, err = openEgressIndex(d.maps["egress_index"]); err != nil {
+		return err
+	}
+	if d.ports, err = openTable[uint32, portProgsPort](d.maps["ports"], "ports"); err != nil {
+		return err
+	}
+	if d.egresses, err = openTable[uint32, portProgsEgress](d.maps["egresses"], "egresses"); err != nil {
+		return err
+	}
+	if d.overflow, err = openTable[portProgsEgressKey, uint32](d.maps["egress_overflow"], "egress_overflow"); err != nil {
+		return err
+	}
+	if d.tunnels, err = openTable[uint32, uplinkProgsTunnel](d.maps["tunnels"], "tunnels"); err != nil {
+		return err
+	}
+	d.uplinks, err = openTable[uint32, uplinkProgsUplink](d.maps["uplinks"], "uplinks")
+	return err
+}
+
 // adoptAnchors brings every anchor up to this build's programs, and forgets
 // the entries of devices that are gone.
 func (d *Dataplane) adoptAnchors() error {
@@ -233,21 +260,8 @@ func (d *Dataplane) adoptAnchors() error {
 	if err != nil {
 		return err
 	}
-	alive := map[uint32]bool{}
-	for _, vnet := range vnets {
-		pins, err := d.pins(vnet)
-		if err != nil {
-			return err
-		}
-		for _, pin := range pins {
-			index, err := d.adoptAnchor(filepath.Join(d.dir, vnet, pin))
-			if err != nil {
-				return err
-			}
-			if !strings.HasSuffix(pin, xdpSuffix) { // that of another namespace, perhaps
-				alive[uint32(index)] = true
-			}
-		}
+	if _, err := d.scan(vnets, d.adoptAnchor); err != nil {
+		return err
 	}
 	uplinks, err := d.uplinkNames()
 	if err != nil {
@@ -258,7 +272,11 @@ func (d *Dataplane) adoptAnchors() error {
 		if err != nil {
 			return err
 		}
-		if _, err := d.adoptAnchor(path); err != nil {
+		a, err := openAnchor(path)
+		if err != nil || a == nil {
+			return err
+		}
+		if err := errors.Join(d.adoptAnchor(a), a.Close()); err != nil {
 			return err
 		}
 	}
@@ -270,37 +288,93 @@ func (d *Dataplane) adoptAnchors() error {
 	if err := d.forgetUplinks(); err != nil {
 		return err
 	}
-	return d.forgetExcept(alive)
+	if err := d.forgetUnpinned(); err != nil {
+		return err
+	}
+	if err := d.addMissing(); err != nil {
+		return err
+	}
+	return d.removeOtherLayouts()
 }
 
-// adoptAnchor updates one anchor's program if it is another build's, and gives
-// the interface index of the anchor's device, 0 if it is gone.
-func (d *Dataplane) adoptAnchor(path string) (int, error) {
-	a, err := openAnchor(path)
-	if err != nil || a == nil {
-		return 0, err
-	}
-	defer a.Close()
+// adoptAnchor replaces the program of an anchor that is another build's.
+func (d *Dataplane) adoptAnchor(a *anchor) error {
 	if a.program == 0 || a.index == 0 {
-		return a.index, nil // Attach mends it
+		return nil // Attach mends it
 	}
 	name, err := d.programName(a.program)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if name == "node_in" && d.noFast != nil {
 		name = "node_pass"
 	}
 	current, known := d.programs[name]
 	if !known {
-		return 0, fmt.Errorf("what %s stands for runs a program %q that this build does not have; remove the pin", path, name)
+		return fmt.Errorf("what %s stands for runs a program %q that this build does not have; remove the pin", a.path, name)
 	}
-	if a.program != d.ids[name] {
-		if err := a.update(current); err != nil {
-			return 0, fmt.Errorf("replace the program of %s: %w", path, err)
+	if a.program == d.ids[name] {
+		return nil
+	}
+	if err := a.update(current); err != nil {
+		return fmt.Errorf("replace the program of %s: %w", a.path, err)
+	}
+	a.program = d.ids[name]
+	return nil
+}
+
+// forgetUnpinned removes the entries of devices that have no pin or are gone.
+func (d *Dataplane) forgetUnpinned() error {
+	alive := make(map[uint32]bool, len(d.ports.rows))
+	for _, v := range d.devices {
+		for _, dev := range v {
+			alive[uint32(dev.index)] = !dev.gone
 		}
 	}
-	return a.index, nil
+	gone := map[uint32]bool{}
+	for index := range d.ports.rows {
+		if !alive[index] {
+			gone[index] = true
+		}
+	}
+	return d.forgetPorts(gone)
+}
+
+// addMissing gives an entry, unjoined, to devices that have programs and none: the
+// process before was killed between the two, or its maps were of another layout.
+func (d *Dataplane) addMissing() error {
+	for _, v := range d.devices {
+		for _, dev := range v {
+			if dev.index == 0 || dev.gone {
+				continue
+			}
+			if _, ok := d.ports.get(uint32(dev.index)); ok {
+				continue
+			}
+			if err := d.addPort(dev.index, dev.role); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// removeOtherLayouts removes the maps of builds with another layout: no program
+// uses them any more.
+func (d *Dataplane) removeOtherLayouts() error {
+	layouts, err := filepath.Glob(filepath.Join(d.dir, ownDir, "v*"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range layouts {
+		if filepath.Base(dir) == layoutVersion {
+			continue
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			return fmt.Errorf("remove the maps of another layout: %w", err)
+		}
+	}
+	return nil
 }
 
 // programName gives the name of a loaded program, which may be another build's.
@@ -323,29 +397,12 @@ func (d *Dataplane) programName(id ebpf.ProgramID) (string, error) {
 	return info.Name, nil
 }
 
-// entries reads the map of ports.
-func (d *Dataplane) entries() (map[uint32]portProgsPort, error) {
-	entries := map[uint32]portProgsPort{}
-	var (
-		index uint32
-		entry portProgsPort
-	)
-	it := d.maps["ports"].Iterate()
-	for it.Next(&index, &entry) {
-		entries[index] = entry
-	}
-	if err := it.Err(); err != nil {
-		return nil, fmt.Errorf("read the map of ports: %w", err)
-	}
-	return entries, nil
-}
-
 // Close lets go of the descriptors. The data plane lives on in its pins.
 func (d *Dataplane) Close() error {
 	if d.copies != nil {
 		d.copies.reader.Close() // its taps end with their contexts
 	}
-	return errors.Join(d.egress.close(), d.maps.close(), closeAll(d.programs))
+	return errors.Join(d.index.close(), d.maps.close(), closeAll(d.programs))
 }
 
 func closeAll(programs map[string]*ebpf.Program) error {

@@ -42,34 +42,34 @@ type portProgsDropped struct {
 	Packets [24]uint64
 }
 
-type portProgsEnd struct {
-	_        structs.HostLayout
-	Netns    uint64
-	Ifindex  uint32
-	Mode     portProgsMode
-	Slot     uint32
-	Device   uint32
-	Uplink   uint32
-	PeerBase uint32
-	Longest  uint32
-	LinkMtu  uint32
-	Outer    struct {
+type portProgsEgress struct {
+	_         structs.HostLayout
+	Netns     uint64
+	Ifindex   uint32
+	Mode      portProgsMode
+	Slot      uint32
+	Device    uint32
+	Uplink    uint32
+	PeerBlock uint32
+	Longest   uint32
+	LinkMtu   uint32
+	Outer     struct {
 		_     structs.HostLayout
 		Bytes [64]uint8
 		Sum   uint32
 	}
-	Flags portProgsEndFlag
+	Flags portProgsEgressFlag
 }
 
-type portProgsEndFlag uint32
+type portProgsEgressFlag uint32
 
 const (
-	portProgsEndFlagEND_MARKED   portProgsEndFlag = 1
-	portProgsEndFlagEND_TAP      portProgsEndFlag = 2
-	portProgsEndFlagEND_PEER_TAP portProgsEndFlag = 4
+	portProgsEgressFlagEGRESS_ENCAP_OFFLOAD portProgsEgressFlag = 1
+	portProgsEgressFlagEGRESS_TAP           portProgsEgressFlag = 2
+	portProgsEgressFlagEGRESS_PEER_TAP      portProgsEgressFlag = 4
 )
 
-type portProgsEndKey struct {
+type portProgsEgressKey struct {
 	_       structs.HostLayout
 	Netns   uint64
 	Ifindex uint32
@@ -88,17 +88,17 @@ const (
 )
 
 type portProgsPort struct {
-	_        structs.HostLayout
-	Netns    uint64
-	Ifindex  uint32
-	Peer     uint32
-	Mode     portProgsMode
-	Slot     uint32
-	PeerSlot uint32
-	End      uint32
-	Base     uint32
-	Span     uint32
-	PeerMac  uint64
+	_         structs.HostLayout
+	Netns     uint64
+	Ifindex   uint32
+	Peer      uint32
+	Mode      portProgsMode
+	Slot      uint32
+	PeerSlot  uint32
+	Egress    uint32
+	Block     uint32
+	BlockSize uint32
+	PeerMac   uint64
 }
 
 type portProgsTraffic struct {
@@ -117,17 +117,17 @@ type portProgsTraffic struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	portProgsMapCopies    = "copies"
-	portProgsMapCounters  = "counters"
-	portProgsMapDevices   = "devices"
-	portProgsMapDrops     = "drops"
-	portProgsMapEgress    = "egress"
-	portProgsMapEnds      = "ends"
-	portProgsMapFarEgress = "far_egress"
-	portProgsMapPorts     = "ports"
-	portProgsMapTaps      = "taps"
-	portProgsProgPortIn   = "port_in"
-	portProgsProgPortOut  = "port_out"
+	portProgsMapCopies         = "copies"
+	portProgsMapCounters       = "counters"
+	portProgsMapDevices        = "devices"
+	portProgsMapDrops          = "drops"
+	portProgsMapEgressIndex    = "egress_index"
+	portProgsMapEgressOverflow = "egress_overflow"
+	portProgsMapEgresses       = "egresses"
+	portProgsMapPorts          = "ports"
+	portProgsMapTaps           = "taps"
+	portProgsProgPortIn        = "port_in"
+	portProgsProgPortOut       = "port_out"
 )
 
 // loadPortProgs returns the embedded CollectionSpec for portProgs.
@@ -180,15 +180,15 @@ type portProgsProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type portProgsMapSpecs struct {
-	Copies    *ebpf.MapSpec `ebpf:"copies"`
-	Counters  *ebpf.MapSpec `ebpf:"counters"`
-	Devices   *ebpf.MapSpec `ebpf:"devices"`
-	Drops     *ebpf.MapSpec `ebpf:"drops"`
-	Egress    *ebpf.MapSpec `ebpf:"egress"`
-	Ends      *ebpf.MapSpec `ebpf:"ends"`
-	FarEgress *ebpf.MapSpec `ebpf:"far_egress"`
-	Ports     *ebpf.MapSpec `ebpf:"ports"`
-	Taps      *ebpf.MapSpec `ebpf:"taps"`
+	Copies         *ebpf.MapSpec `ebpf:"copies"`
+	Counters       *ebpf.MapSpec `ebpf:"counters"`
+	Devices        *ebpf.MapSpec `ebpf:"devices"`
+	Drops          *ebpf.MapSpec `ebpf:"drops"`
+	EgressIndex    *ebpf.MapSpec `ebpf:"egress_index"`
+	EgressOverflow *ebpf.MapSpec `ebpf:"egress_overflow"`
+	Egresses       *ebpf.MapSpec `ebpf:"egresses"`
+	Ports          *ebpf.MapSpec `ebpf:"ports"`
+	Taps           *ebpf.MapSpec `ebpf:"taps"`
 }
 
 // portProgsVariableSpecs contains global variables before they are loaded into the kernel.
@@ -217,15 +217,15 @@ func (o *portProgsObjects) Close() error {
 //
 // It can be passed to loadPortProgsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type portProgsMaps struct {
-	Copies    *ebpf.Map `ebpf:"copies"`
-	Counters  *ebpf.Map `ebpf:"counters"`
-	Devices   *ebpf.Map `ebpf:"devices"`
-	Drops     *ebpf.Map `ebpf:"drops"`
-	Egress    *ebpf.Map `ebpf:"egress"`
-	Ends      *ebpf.Map `ebpf:"ends"`
-	FarEgress *ebpf.Map `ebpf:"far_egress"`
-	Ports     *ebpf.Map `ebpf:"ports"`
-	Taps      *ebpf.Map `ebpf:"taps"`
+	Copies         *ebpf.Map `ebpf:"copies"`
+	Counters       *ebpf.Map `ebpf:"counters"`
+	Devices        *ebpf.Map `ebpf:"devices"`
+	Drops          *ebpf.Map `ebpf:"drops"`
+	EgressIndex    *ebpf.Map `ebpf:"egress_index"`
+	EgressOverflow *ebpf.Map `ebpf:"egress_overflow"`
+	Egresses       *ebpf.Map `ebpf:"egresses"`
+	Ports          *ebpf.Map `ebpf:"ports"`
+	Taps           *ebpf.Map `ebpf:"taps"`
 }
 
 func (m *portProgsMaps) Close() error {
@@ -234,9 +234,9 @@ func (m *portProgsMaps) Close() error {
 		m.Counters,
 		m.Devices,
 		m.Drops,
-		m.Egress,
-		m.Ends,
-		m.FarEgress,
+		m.EgressIndex,
+		m.EgressOverflow,
+		m.Egresses,
 		m.Ports,
 		m.Taps,
 	)

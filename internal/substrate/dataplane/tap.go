@@ -82,11 +82,8 @@ func (d *Dataplane) Tap(ctx context.Context, port, snaplen int, each func(Frame)
 func (d *Dataplane) addTap(t *tap) (slot uint32, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	e, ok, err := d.entry(t.port)
-	switch {
-	case err != nil:
-		return 0, err
-	case !ok:
+	e, ok := d.ports.get(uint32(t.port))
+	if !ok {
 		return 0, errors.New("it is not attached")
 	}
 	if d.copies == nil {
@@ -139,11 +136,10 @@ func (d *Dataplane) retap(slot uint32, port int) error {
 	} else if err := d.maps["taps"].Put(slot, uint32(most)); err != nil {
 		return fmt.Errorf("enter a tap: %w", err)
 	}
-	e, ok, err := d.entry(port)
-	if err != nil || !ok || e.Slot != slot { // the port has gone meanwhile
-		return err
+	if e, ok := d.ports.get(uint32(port)); !ok || e.Slot != slot { // the port has gone meanwhile
+		return nil
 	}
-	return errors.Join(d.settle(uint32(port)), d.tell(uint32(port)))
+	return errors.Join(d.syncEgress(uint32(port)), d.syncSenders(uint32(port)))
 }
 
 func (d *Dataplane) openCopies() error {
@@ -152,12 +148,12 @@ func (d *Dataplane) openCopies() error {
 		return fmt.Errorf("make room for copies of frames: %w", err)
 	}
 	d.copies = &copies{reader: r, done: make(chan struct{})}
-	go d.handOut(d.copies)
+	go d.deliver(d.copies)
 	return nil
 }
 
-// handOut reads copies until the reader is closed.
-func (d *Dataplane) handOut(c *copies) {
+// deliver reads copies until the reader is closed.
+func (d *Dataplane) deliver(c *copies) {
 	defer close(c.done)
 	var lost uint64
 	for {

@@ -84,13 +84,13 @@ func TestTapSeesTheNeighbour(t *testing.T) {
 	ended := make(chan error)
 	go func() { ended <- r.Tap(ctx, neighbour, 0, func(dataplane.Frame) {}) }()
 	frame := r.ipv4("10.0.9.5", 100)
-	// The token tells the neighbour's end, which copies what it forwards.
+	// The metadata tells the neighbour's end, which copies what it forwards.
 	tapped := func() bool {
 		verdict, out := r.forward(frame)
 		if verdict != xdpRedirect || !bytes.Equal(out[12:], r.hop(frame)) {
 			t.Fatalf("verdict %d, %x", verdict, out)
 		}
-		return !bytes.Equal(out[8:12], make([]byte, 4))
+		return out[11]&0x80 != 0 // METADATA_TAP
 	}
 	for deadline := time.Now().Add(5 * time.Second); !tapped(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"trellis/internal/substrate/kernel"
@@ -84,16 +83,13 @@ func (d *Dataplane) attachUplink(u Uplink) (XDPMode, error) {
 	if err != nil {
 		return 0, fmt.Errorf("find the interface with index %d: %w", u.Index, err)
 	}
-	if err := wholeChecksums(i.Name); err != nil {
+	if err := disableTxChecksum(i.Name); err != nil {
 		return 0, err
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return 0, err
 	}
-	entry, ok, err := d.uplink(u.Index)
-	if err != nil {
-		return 0, err
-	}
+	entry, ok := d.uplinks.get(uint32(u.Index))
 	if !ok {
 		if entry.Slot, err = d.newSlot(u.Index); err != nil {
 			return 0, err
@@ -102,7 +98,7 @@ func (d *Dataplane) attachUplink(u Uplink) (XDPMode, error) {
 			return 0, errors.Join(err, d.freeSlot(entry.Slot))
 		}
 	}
-	if entry.Marked, err = marked(i.Name); err != nil {
+	if entry.EncapOffload, err = needsEncapOffload(i.Name); err != nil {
 		return 0, err
 	}
 	entry.Count = uint32(len(addrs))
@@ -118,9 +114,9 @@ func (d *Dataplane) attachUplink(u Uplink) (XDPMode, error) {
 	if err != nil {
 		return 0, err
 	}
-	mode, err := d.keepUplink(path, u, entry, redirectsWhole(release, i.MTU))
+	mode, err := d.ensureUplink(path, u, entry, redirectable(release, i.MTU))
 	if err == nil {
-		err = d.settleUplink(u.Index)
+		err = d.syncUplinkPaths(u.Index)
 	}
 	return mode, errors.Join(err, d.forgetUplinks())
 }
@@ -153,9 +149,9 @@ func (u Uplink) addresses() ([]netip.Addr, error) {
 	return slices.Compact(addrs), nil
 }
 
-// keepUplink makes the anchor at path be one at the uplink, in a mode that will
+// ensureUplink makes the anchor at path be one at the uplink, in a mode that will
 // do, and leaves it alone if it is. notNative is why native mode will not.
-func (d *Dataplane) keepUplink(path string, u Uplink, entry uplinkProgsUplink, notNative error) (XDPMode, error) {
+func (d *Dataplane) ensureUplink(path string, u Uplink, entry uplinkProgsUplink, notNative error) (XDPMode, error) {
 	program := d.programs["uplink_in"]
 	old, err := openAnchor(path)
 	if err != nil {
@@ -169,7 +165,7 @@ func (d *Dataplane) keepUplink(path string, u Uplink, entry uplinkProgsUplink, n
 				return 0, err
 			}
 			if had == Generic {
-				if err := singleFrames(u.Index); err != nil {
+				if err := disableGRO(u.Index); err != nil {
 					return 0, err
 				}
 			}
@@ -193,7 +189,7 @@ func (d *Dataplane) keepUplink(path string, u Uplink, entry uplinkProgsUplink, n
 			return 0, err
 		}
 		if mode == Generic {
-			if err := singleFrames(u.Index); err != nil {
+			if err := disableGRO(u.Index); err != nil {
 				return 0, err
 			}
 		}
@@ -225,9 +221,9 @@ func (d *Dataplane) keepUplink(path string, u Uplink, entry uplinkProgsUplink, n
 // with room before and behind them.
 const pageFrame = 3400
 
-// redirectsWhole tells why a kernel cannot redirect all frames of an uplink: until
+// redirectable tells why a kernel cannot redirect all frames of an uplink: until
 // Linux 6.3 (commit b9d460c92455) those of several pages were lost, uncounted.
-func redirectsWhole(release string, mtu int) error {
+func redirectable(release string, mtu int) error {
 	if v, ok := kernel.Parse(release); ok && (v.Major < 6 || v.Major == 6 && v.Minor < 3) && mtu > pageFrame {
 		return fmt.Errorf("its MTU is %d, and Linux %v loses frames of more than a page; set it to %d or less, or use Linux 6.3", mtu, v, pageFrame)
 	}
@@ -300,9 +296,9 @@ func (d *Dataplane) uplinkState(name string) (*UplinkState, error) {
 	if a.index == 0 {
 		return u, nil
 	}
-	entry, ok, err := d.uplink(a.index)
-	if err != nil || !ok {
-		return u, err
+	entry, ok := d.uplinks.get(uint32(a.index))
+	if !ok {
+		return u, nil
 	}
 	u.Mode = XDPMode(entry.Mode)
 	for _, a := range entry.Address[:min(entry.Count, maxAddrs)] {
@@ -312,23 +308,13 @@ func (d *Dataplane) uplinkState(name string) (*UplinkState, error) {
 	return u, err
 }
 
-func (d *Dataplane) uplink(index int) (u uplinkProgsUplink, ok bool, err error) {
-	switch err = d.maps["uplinks"].Lookup(uint32(index), &u); {
-	case errors.Is(err, ebpf.ErrKeyNotExist):
-		return u, false, nil
-	case err != nil:
-		return u, false, fmt.Errorf("look up uplink %d: %w", index, err)
-	}
-	return u, true, nil
-}
-
 // setUplink enters an uplink and its addresses.
 func (d *Dataplane) setUplink(index int, u uplinkProgsUplink) error {
-	if err := d.maps["uplinks"].Put(uint32(index), u); err != nil {
+	if err := d.uplinks.put(uint32(index), u); err != nil {
 		return fmt.Errorf("enter the uplink %d: %w", index, err)
 	}
 	for _, a := range u.Address[:u.Count] {
-		if err := d.maps["locals"].Put(a, uint32(1)); err != nil {
+		if err := d.maps["tunnel_addrs"].Put(a, uint32(1)); err != nil {
 			return fmt.Errorf("enter an address of the uplink %d: %w", index, err)
 		}
 	}
@@ -360,66 +346,57 @@ func (d *Dataplane) forgetUplinks() error {
 			return err
 		}
 	}
-	var (
-		index uint32
-		u     uplinkProgsUplink
-		gone  []uint32
-		addrs = map[[16]byte]bool{}
-	)
-	it := d.maps["uplinks"].Iterate()
-	for it.Next(&index, &u) {
+	var gone []uint32
+	addrs := map[[16]byte]bool{}
+	for index, u := range d.uplinks.rows {
 		if !alive[index] {
 			gone = append(gone, index)
 			continue
 		}
-		d.slots.take(u.Slot)
+		d.slots.reserve(u.Slot)
 		for _, a := range u.Address[:min(u.Count, maxAddrs)] {
 			addrs[a.In6U.U6Addr8] = true
 		}
 	}
-	if err := it.Err(); err != nil {
-		return fmt.Errorf("read the map of uplinks: %w", err)
-	}
-	errs := []error{prune(d.maps["locals"], func(a [16]byte) bool { return addrs[a] })}
+	errs := []error{d.pruneAddrs(addrs)}
 	for _, index := range gone {
-		errs = append(errs, d.forgetUplink(int(index)))
+		errs = append(errs, d.forgetUplink(index))
 	}
 	return errors.Join(errs...)
 }
 
-func (d *Dataplane) forgetUplink(index int) error {
-	u, ok, err := d.uplink(index)
+// pruneAddrs removes the addresses of no uplink.
+func (d *Dataplane) pruneAddrs(keep map[[16]byte]bool) error {
+	addrs, err := openTable[[16]byte, uint32](d.maps["tunnel_addrs"], "tunnel_addrs")
 	if err != nil {
 		return err
 	}
+	return addrs.prune(func(a [16]byte) bool { return keep[a] })
+}
+
+func (d *Dataplane) forgetUplink(index uint32) error {
+	u, ok := d.uplinks.get(index)
 	if !ok {
 		return nil
 	}
-	if err := d.maps.remove("uplinks", uint32(index)); err != nil {
+	if err := d.uplinks.remove(index); err != nil {
 		return err
 	}
-	if err := d.settleUplink(index); err != nil { // none leads to the slot any more
+	if err := d.syncUplinkPaths(int(index)); err != nil { // none leads to the slot any more
 		return err
 	}
 	return d.freeSlot(u.Slot)
 }
 
-// settleUplink brings the ends of the paths by an uplink in line with its entry.
-func (d *Dataplane) settleUplink(index int) error {
-	entries, err := d.entries()
-	if err != nil {
-		return err
-	}
-	for port, p := range entries {
-		if !Mode(p.Mode).crosses() {
+// syncUplinkPaths brings the egress entries of the paths by an uplink in line with
+// its entry.
+func (d *Dataplane) syncUplinkPaths(index int) error {
+	for port, p := range d.ports.rows {
+		if e, ok := d.egresses.get(p.Egress); !ok || !Mode(p.Mode).crosses() || int(e.Uplink) != index {
 			continue
 		}
-		e, err := d.end(p.End)
-		if err == nil && int(e.Uplink) == index {
-			err = d.settle(port)
-		}
-		if err != nil {
-			return fmt.Errorf("settle the paths by uplink %d: %w", index, err)
+		if err := d.syncEgress(port); err != nil {
+			return fmt.Errorf("update the paths by uplink %d: %w", index, err)
 		}
 	}
 	return nil

@@ -127,7 +127,7 @@ func TestUplinkChanges(t *testing.T) {
 	if all := must2(l.Uplinks()); len(all) != 1 || all[0].Index != up0.Index || !slices.Equal(all[0].Addrs, up0.Addrs) {
 		t.Errorf("an uplink that has come back: %+v", all)
 	}
-	if n := contents(t, l.dir); n["uplinks"] != 1 || n["locals"] != 1 || n["devices"] != 1 {
+	if n := contents(t, l.dir); n["uplinks"] != 1 || n["tunnel_addrs"] != 1 || n["devices"] != 1 {
 		t.Errorf("the maps hold %v", n)
 	}
 
@@ -167,7 +167,7 @@ func TestFramesOfSeveralPages(t *testing.T) {
 		{"6.1.0-25-amd64", 1500, true}, {"6.1.0-25-amd64", 3400, true}, {"6.1.0-25-amd64", 3401, false}, {"6.2.16", 9000, false},
 		{"6.3.0", 9000, true}, {"6.12.8", 9216, true}, {"7.0-rc1", 9000, true}, {"unknown", 9000, true},
 	} {
-		if err := dataplane.RedirectsWhole(c.release, c.mtu); (err == nil) != c.fine {
+		if err := dataplane.Redirectable(c.release, c.mtu); (err == nil) != c.fine {
 			t.Errorf("%s, MTU %d: %v", c.release, c.mtu, err)
 		}
 	}
@@ -181,7 +181,7 @@ func TestPathOfADetachedUplinkLeadsNowhere(t *testing.T) {
 	want := must2(r.Read("net"))
 	wayOut := func(when string, index int) {
 		t.Helper()
-		if got := r.WayOut(r.port2); got != index {
+		if got := r.EgressDevice(r.port2); got != index {
 			t.Errorf("%s: the path leads to device %d, want %d", when, got, index)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-type uplinkProgsArrival struct {
+type uplinkProgsTunnel struct {
 	_      structs.HostLayout
 	Remote struct {
 		_    structs.HostLayout
@@ -30,18 +30,18 @@ type uplinkProgsArrival struct {
 		}
 	}
 	Slot    uint32
-	Base    uint32
+	Block   uint32
 	Longest uint32
 	Tap     uint32
 }
 
 type uplinkProgsUplink struct {
-	_       structs.HostLayout
-	Slot    uint32
-	Mode    uplinkProgsUplinkMode
-	Count   uint32
-	Marked  uint32
-	Address [16]struct {
+	_            structs.HostLayout
+	Slot         uint32
+	Mode         uplinkProgsUplinkMode
+	Count        uint32
+	EncapOffload uint32
+	Address      [16]struct {
 		_    structs.HostLayout
 		In6U struct {
 			_       structs.HostLayout
@@ -61,19 +61,19 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	uplinkProgsMapArrivals  = "arrivals"
-	uplinkProgsMapCopies    = "copies"
-	uplinkProgsMapCounters  = "counters"
-	uplinkProgsMapDevices   = "devices"
-	uplinkProgsMapDrops     = "drops"
-	uplinkProgsMapEgress    = "egress"
-	uplinkProgsMapEnds      = "ends"
-	uplinkProgsMapFarEgress = "far_egress"
-	uplinkProgsMapLocals    = "locals"
-	uplinkProgsMapPorts     = "ports"
-	uplinkProgsMapTaps      = "taps"
-	uplinkProgsMapUplinks   = "uplinks"
-	uplinkProgsProgUplinkIn = "uplink_in"
+	uplinkProgsMapCopies         = "copies"
+	uplinkProgsMapCounters       = "counters"
+	uplinkProgsMapDevices        = "devices"
+	uplinkProgsMapDrops          = "drops"
+	uplinkProgsMapEgressIndex    = "egress_index"
+	uplinkProgsMapEgressOverflow = "egress_overflow"
+	uplinkProgsMapEgresses       = "egresses"
+	uplinkProgsMapPorts          = "ports"
+	uplinkProgsMapTaps           = "taps"
+	uplinkProgsMapTunnelAddrs    = "tunnel_addrs"
+	uplinkProgsMapTunnels        = "tunnels"
+	uplinkProgsMapUplinks        = "uplinks"
+	uplinkProgsProgUplinkIn      = "uplink_in"
 )
 
 // loadUplinkProgs returns the embedded CollectionSpec for uplinkProgs.
@@ -125,18 +125,18 @@ type uplinkProgsProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type uplinkProgsMapSpecs struct {
-	Arrivals  *ebpf.MapSpec `ebpf:"arrivals"`
-	Copies    *ebpf.MapSpec `ebpf:"copies"`
-	Counters  *ebpf.MapSpec `ebpf:"counters"`
-	Devices   *ebpf.MapSpec `ebpf:"devices"`
-	Drops     *ebpf.MapSpec `ebpf:"drops"`
-	Egress    *ebpf.MapSpec `ebpf:"egress"`
-	Ends      *ebpf.MapSpec `ebpf:"ends"`
-	FarEgress *ebpf.MapSpec `ebpf:"far_egress"`
-	Locals    *ebpf.MapSpec `ebpf:"locals"`
-	Ports     *ebpf.MapSpec `ebpf:"ports"`
-	Taps      *ebpf.MapSpec `ebpf:"taps"`
-	Uplinks   *ebpf.MapSpec `ebpf:"uplinks"`
+	Copies         *ebpf.MapSpec `ebpf:"copies"`
+	Counters       *ebpf.MapSpec `ebpf:"counters"`
+	Devices        *ebpf.MapSpec `ebpf:"devices"`
+	Drops          *ebpf.MapSpec `ebpf:"drops"`
+	EgressIndex    *ebpf.MapSpec `ebpf:"egress_index"`
+	EgressOverflow *ebpf.MapSpec `ebpf:"egress_overflow"`
+	Egresses       *ebpf.MapSpec `ebpf:"egresses"`
+	Ports          *ebpf.MapSpec `ebpf:"ports"`
+	Taps           *ebpf.MapSpec `ebpf:"taps"`
+	TunnelAddrs    *ebpf.MapSpec `ebpf:"tunnel_addrs"`
+	Tunnels        *ebpf.MapSpec `ebpf:"tunnels"`
+	Uplinks        *ebpf.MapSpec `ebpf:"uplinks"`
 }
 
 // uplinkProgsVariableSpecs contains global variables before they are loaded into the kernel.
@@ -165,33 +165,33 @@ func (o *uplinkProgsObjects) Close() error {
 //
 // It can be passed to loadUplinkProgsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type uplinkProgsMaps struct {
-	Arrivals  *ebpf.Map `ebpf:"arrivals"`
-	Copies    *ebpf.Map `ebpf:"copies"`
-	Counters  *ebpf.Map `ebpf:"counters"`
-	Devices   *ebpf.Map `ebpf:"devices"`
-	Drops     *ebpf.Map `ebpf:"drops"`
-	Egress    *ebpf.Map `ebpf:"egress"`
-	Ends      *ebpf.Map `ebpf:"ends"`
-	FarEgress *ebpf.Map `ebpf:"far_egress"`
-	Locals    *ebpf.Map `ebpf:"locals"`
-	Ports     *ebpf.Map `ebpf:"ports"`
-	Taps      *ebpf.Map `ebpf:"taps"`
-	Uplinks   *ebpf.Map `ebpf:"uplinks"`
+	Copies         *ebpf.Map `ebpf:"copies"`
+	Counters       *ebpf.Map `ebpf:"counters"`
+	Devices        *ebpf.Map `ebpf:"devices"`
+	Drops          *ebpf.Map `ebpf:"drops"`
+	EgressIndex    *ebpf.Map `ebpf:"egress_index"`
+	EgressOverflow *ebpf.Map `ebpf:"egress_overflow"`
+	Egresses       *ebpf.Map `ebpf:"egresses"`
+	Ports          *ebpf.Map `ebpf:"ports"`
+	Taps           *ebpf.Map `ebpf:"taps"`
+	TunnelAddrs    *ebpf.Map `ebpf:"tunnel_addrs"`
+	Tunnels        *ebpf.Map `ebpf:"tunnels"`
+	Uplinks        *ebpf.Map `ebpf:"uplinks"`
 }
 
 func (m *uplinkProgsMaps) Close() error {
 	return _UplinkProgsClose(
-		m.Arrivals,
 		m.Copies,
 		m.Counters,
 		m.Devices,
 		m.Drops,
-		m.Egress,
-		m.Ends,
-		m.FarEgress,
-		m.Locals,
+		m.EgressIndex,
+		m.EgressOverflow,
+		m.Egresses,
 		m.Ports,
 		m.Taps,
+		m.TunnelAddrs,
+		m.Tunnels,
 		m.Uplinks,
 	)
 }

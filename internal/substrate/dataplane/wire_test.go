@@ -236,7 +236,7 @@ func TestUnjoinedPortDropsAndCounts(t *testing.T) {
 		must(t, err)
 		return c[index]
 	}
-	must(t, l.Part(index))
+	must(t, l.Unjoin(index))
 	before := count()
 	must(t, a.Send(probe))
 	if b.Receive(200*time.Millisecond, same) != nil {

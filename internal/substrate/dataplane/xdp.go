@@ -45,8 +45,8 @@ func attachXDP(ifindex int, p *ebpf.Program, mode XDPMode) (link.Link, error) {
 	return l, err
 }
 
-// keep pins a link at path. The pin holds it from here on; without it, it goes.
-func keep(l link.Link, path string) error { return errors.Join(l.Pin(path), l.Close()) }
+// pinLink pins a link at path. The pin holds it from here on; without it, it goes.
+func pinLink(l link.Link, path string) error { return errors.Join(l.Pin(path), l.Close()) }
 
 // setXDP attaches an XDP program and pins its link.
 func setXDP(path string, ifindex int, p *ebpf.Program, mode XDPMode) error {
@@ -54,5 +54,5 @@ func setXDP(path string, ifindex int, p *ebpf.Program, mode XDPMode) error {
 	if err != nil {
 		return err
 	}
-	return keep(l, path)
+	return pinLink(l, path)
 }

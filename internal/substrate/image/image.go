@@ -145,7 +145,7 @@ func (c *Cache) path(digest string) string {
 	return filepath.Join(c.dir, strings.ReplaceAll(digest, ":", "-"))
 }
 
-// add extracts an image. It appears in the cache as a whole or not at all.
+// add extracts an image. It appears in the cache complete or not at all.
 func (c *Cache) add(digest string, fill func(rootfs string) (*Image, error)) (_ *Image, err error) {
 	tmp, err := os.MkdirTemp(c.dir, partial)
 	if err != nil {

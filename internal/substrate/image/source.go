@@ -25,7 +25,6 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/klauspost/compress/zstd"
 )
@@ -47,9 +46,11 @@ func (c *Cache) pull(ctx context.Context, ref string) (*Image, error) {
 			return img, err
 		}
 	}
-	img, err := remote.Image(r, remote.WithContext(ctx), remote.WithPlatform(platform))
+	from := openRepository(ctx, r.Context())
+	defer from.close()
+	img, err := from.image(r)
 	if err != nil {
-		return nil, fmt.Errorf("cannot get it from %s; check the name and the way to the registry, or give a local archive or directory: %w",
+		return nil, fmt.Errorf("cannot get it from %s; check the name and the connection to the registry, or give a local archive or directory: %w",
 			r.Context().RegistryStr(), err)
 	}
 	out, digest, err := c.unpack(ctx, img)
@@ -84,23 +85,30 @@ func choose(index v1.ImageIndex) (v1.Image, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the image index: %w", err)
 	}
-	var found []v1.Descriptor
-	for _, d := range m.Manifests {
-		if d.Platform == nil || d.Platform.Satisfies(platform) {
-			found = append(found, d)
-		}
-	}
+	found := forPlatform(m)
 	if len(found) != 1 {
 		return nil, fmt.Errorf("it holds %d images for %s; it must hold one", len(found), platform)
 	}
-	if found[0].MediaType.IsIndex() {
-		inner, err := index.ImageIndex(found[0].Digest)
+	d := found[0]
+	if d.MediaType.IsIndex() {
+		inner, err := index.ImageIndex(d.Digest)
 		if err != nil {
 			return nil, err
 		}
 		return choose(inner)
 	}
-	return index.Image(found[0].Digest)
+	return index.Image(d.Digest)
+}
+
+// forPlatform gives what an index has for this machine: images or indexes.
+func forPlatform(index *v1.IndexManifest) []v1.Descriptor {
+	var found []v1.Descriptor
+	for _, d := range index.Manifests {
+		if d.Platform == nil || d.Platform.Satisfies(platform) {
+			found = append(found, d)
+		}
+	}
+	return found
 }
 
 // unpack extracts an image with its layers applied.

@@ -26,7 +26,7 @@ func TestRefusalSaysWhatToDo(t *testing.T) {
 	const want = "this kernel is 5.15.0-119-generic, and Trellis needs Linux 6.1 or later; " +
 		"use Debian 12 or Ubuntu 24.04 or later, or on Ubuntu 22.04 the package linux-generic-hwe-22.04"
 	if err := check("5.15.0-119-generic"); err == nil || err.Error() != want {
-		t.Errorf("said %v", err)
+		t.Errorf("got %v", err)
 	}
 	if err := check("6.1.0-25-amd64"); err != nil {
 		t.Error(err)

@@ -266,16 +266,16 @@ func TestRoutesHaveAPreferredSource(t *testing.T) {
 	}
 	v4, v6 := netip.MustParseAddr("10.7.7.7"), netip.MustParseAddr("fd00:7::7")
 	for _, c := range []struct {
-		sources []netip.Addr
-		changed int
-		said    bool
+		sources   []netip.Addr
+		changed   int
+		preferred bool
 	}{{nil, 2, false}, {[]netip.Addr{v4, v6}, 2, true}, {[]netip.Addr{v4, v6}, 0, true}, {[]netip.Addr{v6}, 1, false}} {
 		changed, err := n.SetRoutes(want, c.sources...)
 		if err != nil || changed != c.changed {
 			t.Errorf("sources %v: %d changes, want %d: %v", c.sources, changed, c.changed, err)
 		}
 		out := n.Must(t, "ip route show 10.9.0.1; ip -6 route show fd00:9::1")
-		if said := strings.Contains(out, "src 10.7.7.7") && strings.Contains(out, "src fd00:7::7"); said != c.said {
+		if preferred := strings.Contains(out, "src 10.7.7.7") && strings.Contains(out, "src fd00:7::7"); preferred != c.preferred {
 			t.Errorf("sources %v:\n%s", c.sources, out)
 		}
 	}

@@ -110,7 +110,7 @@ func netfilterPolicy() (string, error) {
 	found := false
 	h := nfGenMsg{}
 	err = c.Dump(getChain, rtnl.Header(&h), nil, func() { found = false }, func(body []byte) error {
-		found = found || onTheWay(body)
+		found = found || atForwardHook(body)
 		return nil
 	})
 	switch {
@@ -122,9 +122,9 @@ func netfilterPolicy() (string, error) {
 	return "", nil
 }
 
-// onTheWay reports whether a chain is at a hook that packets on their way through
+// atForwardHook reports whether a chain is at a hook that packets on their way through
 // meet.
-func onTheWay(chain []byte) bool {
+func atForwardHook(chain []byte) bool {
 	if len(chain) < int(unsafe.Sizeof(nfGenMsg{})) {
 		return false
 	}

@@ -1,10 +1,9 @@
 package netns
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,9 +16,9 @@ import (
 const recheckRouteMTU = time.Second
 
 // RouteMTU tells whether a node has a route, of either family and in any table,
-// with an MTU of its own that is not locked. The node's stack heeds it for the
+// with an MTU of its own that is not locked. The node's stack respects it for the
 // packets that it forwards; the kernel's FIB helper, which the fast path asks,
-// heeds locked ones alone (ip_mtu_from_fib_result, net/ipv4/route.c), and does
+// respects locked ones alone (ip_mtu_from_fib_result, net/ipv4/route.c), and does
 // not tell.
 func (n *NS) RouteMTU() (bool, error) {
 	c, err := n.dial()
@@ -84,84 +83,126 @@ var metricsOnly = []unix.SockFilter{
 // skfNlattr is SKF_AD_OFF + SKF_AD_NLATTR (linux/filter.h).
 const skfNlattr = 0xfffff000 + 12
 
-// WatchRouteMTU calls changed with what [NS.RouteMTU] says, at first and whenever
-// that changes, until ctx ends; that is no error. A route that comes is told of
-// as soon as the kernel notifies, one that goes within a second or two. The NS may
-// be closed meanwhile.
-func (n *NS) WatchRouteMTU(ctx context.Context, changed func(has bool)) error {
-	c, err := n.dial()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	var m *rtnl.Monitor
-	if err := n.Do(func() (err error) {
-		m, err = rtnl.Listen(unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
-		return err
-	}); err != nil {
-		return err
-	}
-	ended := make(chan error, 1)
-	defer func() { m.Close(); <-ended }()
-	come := make(chan struct{}, 1) // a route with an MTU, or none can tell
-	if err := m.Filter(metricsOnly); err != nil {
-		ended <- nil
-		return err
-	}
-	go func() { ended <- receiveRouteMTU(m, come) }()
-	has, err := routeMTU(c)
-	if err != nil {
-		return err
-	}
-	changed(has)
-	tick := time.NewTicker(recheckRouteMTU)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case err := <-ended:
-			ended <- nil
-			return fmt.Errorf("watch a node's routes for MTUs: %w", err)
-		case <-come:
-			if !has {
-				has = true
-				changed(true)
-			}
-		case <-tick.C:
-			if !has {
-				continue
-			}
-			if has, err = routeMTU(c); err != nil {
-				return err
-			}
-			if !has {
-				changed(false)
-			}
-		}
-	}
+// MTUWatch is the watch of what [NS.RouteMTU] gives of one node.
+type MTUWatch struct {
+	events *RouteEvents
+	fd     int
+
+	checking sync.Mutex // held while the routes are read
+
+	mu      sync.Mutex // held while the change is notified of
+	changed func(has bool, err error)
+	closed  bool
+	known   bool // changed has been called
+	has     bool
+	fault   string      // why that is not known; "": it is
+	came    bool        // a route has come since the last read began
+	recheck *time.Timer // of the next check; nil: nothing is against the node
 }
 
-// receiveRouteMTU tells of routes with an MTU until the monitor is closed.
-func receiveRouteMTU(m *rtnl.Monitor, come chan<- struct{}) error {
-	for {
-		found := false
-		err := m.Receive(func(typ uint16, body []byte) {
+// WatchMTU calls changed with what [NS.RouteMTU] gives: before it returns, and
+// whenever that changes; with an error while it cannot be read, which is tried
+// again. A route that comes is told of as soon as the kernel notifies, one that
+// goes within a second or two. changed must not close the watch. The NS may be
+// closed meanwhile: the watch is one descriptor, of its socket.
+func (e *RouteEvents) WatchMTU(n *NS, changed func(has bool, err error)) (*MTUWatch, error) {
+	fd, err := n.listen(unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
+	if err != nil {
+		return nil, err
+	}
+	program := unix.SockFprog{Len: uint16(len(metricsOnly)), Filter: &metricsOnly[0]}
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program); err != nil {
+		return nil, errors.Join(fmt.Errorf("filter the notifications of a node's routes: %w", err), unix.Close(fd))
+	}
+	w := &MTUWatch{events: e, fd: fd, changed: changed}
+	w.check()
+	if err := e.add(fd, unix.EPOLLIN, w); err != nil {
+		w.Close()
+		return nil, fmt.Errorf("watch a node's routes for MTUs: %w", err)
+	}
+	return w, nil
+}
+
+// Close ends the watch; changed is not called any more.
+func (w *MTUWatch) Close() {
+	w.checking.Lock() // the namespace is not held for reading any more either
+	defer w.checking.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+	if w.recheck != nil {
+		w.recheck.Stop()
+	}
+	w.events.remove(w.fd)
+}
+
+// ready receives notifications, until there are no more.
+func (w *MTUWatch) ready(buf []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return
+	}
+	found := false
+	for more := true; more; {
+		var err error
+		more, err = rtnl.Poll(w.fd, buf, func(typ uint16, body []byte) {
 			found = found || typ == unix.RTM_NEWROUTE && hasRouteMTU(body)
 		})
 		switch {
-		case errors.Is(err, os.ErrClosed):
-			return nil
 		case errors.Is(err, rtnl.ErrOverrun):
-			found = true // the next look tells
+			found = true // the next check tells
 		case err != nil:
-			return err
+			w.came = true // perhaps
+			w.set(true, fmt.Errorf("watch a node's routes for MTUs: %w", err))
+			return
 		}
-		if found {
-			select {
-			case come <- struct{}{}:
-			default:
-			}
-		}
+	}
+	if found {
+		w.came = true
+		w.set(true, nil)
+	}
+}
+
+// check reads the routes.
+func (w *MTUWatch) check() {
+	w.checking.Lock()
+	defer w.checking.Unlock()
+	w.mu.Lock()
+	closed := w.closed
+	w.came, w.recheck = false, nil
+	w.mu.Unlock()
+	if closed {
+		return
+	}
+	has, err := w.read()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.set(has || w.came, err)
+}
+
+func (w *MTUWatch) read() (bool, error) {
+	fd, err := unix.IoctlRetInt(w.fd, unix.SIOCGSKNS) // the socket's namespace, since Linux 4.10
+	if err != nil {
+		return false, fmt.Errorf("open the network namespace of a socket: %w", err)
+	}
+	n := &NS{fd: fd}
+	has, err := w.events.routeMTU(n)
+	return has, errors.Join(err, n.Close())
+}
+
+// set notifies of a change, and has the routes read again while something is
+// against the node: what goes may do so without a word.
+func (w *MTUWatch) set(has bool, err error) {
+	fault := ""
+	if err != nil {
+		has, fault = false, err.Error()
+	}
+	if !w.known || w.has != has || w.fault != fault {
+		w.known, w.has, w.fault = true, has, fault
+		w.changed(has, err)
+	}
+	if (has || err != nil) && w.recheck == nil {
+		w.recheck = time.AfterFunc(recheckRouteMTU, w.check)
 	}
 }

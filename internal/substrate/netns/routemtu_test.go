@@ -1,24 +1,35 @@
 package netns_test
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"trellis/internal/substrate/netns"
 	"trellis/internal/substrate/nstest"
 )
 
 // A route with an MTU is told of when it comes and when it goes, however it does;
 // others, and locked MTUs, are not.
-func TestWatchRouteMTU(t *testing.T) {
+func TestWatchMTU(t *testing.T) {
 	nstest.Root(t)
 	n := nstest.NewNode(t)
 	n.Must(t, "ip link add d0 type ifb; ip link set d0 up; ip addr add 10.0.0.1/24 dev d0; ip addr add fd00::1/64 dev d0 nodad; ip route add 10.9.9.0/24 via 10.0.0.9")
-	ctx, cancel := context.WithCancel(t.Context())
-	told, ended := make(chan bool, 100), make(chan error, 1)
-	go func() { ended <- n.WatchRouteMTU(ctx, func(has bool) { told <- has }) }()
+	e, err := netns.NewRouteEvents()
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := make(chan bool, 100)
+	w, err := e.WatchMTU(n.NS, func(has bool, err error) {
+		if err != nil {
+			t.Error(err)
+		}
+		told <- has
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	expect := func(what string, want bool) {
 		t.Helper()
 		select {
@@ -48,8 +59,11 @@ func TestWatchRouteMTU(t *testing.T) {
 		n.Must(t, c.del)
 		expect("a route "+c.name+", gone", false)
 	}
-	cancel()
-	if err := <-ended; err != nil {
+	n.Must(t, "ip link set d0 up; ip route add 12.0.6.0/24 via 10.0.0.9 mtu 600")
+	expect("a route at the end", true)
+	w.Close() // while the route is read again every so often
+	n.Must(t, "ip route del 12.0.6.0/24; ip route add 12.0.7.0/24 via 10.0.0.9 mtu 600")
+	if err := e.Close(); err != nil {
 		t.Error(err)
 	}
 	if len(told) != 0 {

@@ -20,15 +20,14 @@ import (
 	"trellis/internal/substrate/netns"
 	"trellis/internal/substrate/port"
 	"trellis/internal/vnet"
+	"trellis/test/testenv"
 )
 
 // Root puts the test's goroutine in a new network namespace, its root context,
 // for the rest of the test. The test is skipped without root.
 func Root(t testing.TB) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes network namespaces")
-	}
+	testenv.NeedRoot(t, "makes network namespaces")
 	// Never unlocked: the thread ends with the test, and the namespace with it.
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {

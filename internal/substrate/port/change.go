@@ -17,7 +17,8 @@ import (
 const aliasPrefix = "trellis:"
 
 // List gives every device of the instance in the calling thread's network
-// namespace: ports, helpers and bridges.
+// namespace: ports, helpers and bridges. It reads the whole machine; what runs for
+// long keeps a links.Table.
 func List(instance string) ([]State, error) {
 	c, err := rtnl.Dial()
 	if err != nil {
@@ -36,19 +37,21 @@ func List(instance string) ([]State, error) {
 	var states []State
 	for i := range links {
 		if strings.HasPrefix(links[i].Alias, prefix) {
-			states = append(states, state(&links[i], names))
+			s := StateOf(&links[i])
+			s.Master = names[links[i].Master]
+			states = append(states, s)
 		}
 	}
 	return states, nil
 }
 
-func state(l *rtnl.Link, names map[int]string) State {
+// StateOf gives what is known of a device of Trellis's from what the kernel says
+// of it, but for the name of its bridge.
+func StateOf(l *rtnl.Link) State {
 	s := State{
 		Device: l.Name, Alias: l.Alias, Kind: KindPort, Index: l.Index,
 		Up: l.Up(), Carrier: l.Carrier(), MTU: l.MTU - tagRoom, Group: l.Group,
-		Master: names[l.Master], Isolated: l.Isolated, Qdisc: l.Qdisc,
-		RxPackets: l.RxPackets, RxBytes: l.RxBytes, RxDropped: l.RxDropped,
-		TxPackets: l.TxPackets, TxBytes: l.TxBytes, TxDropped: l.TxDropped,
+		Isolated: l.Isolated, Qdisc: l.Qdisc,
 	}
 	switch {
 	case l.Kind == "bridge":
@@ -195,18 +198,14 @@ func DeleteNameless(devices ...string) error {
 		return err
 	}
 	defer c.Close()
-	links, err := c.Links()
+	links, err := c.LinksNamed(devices...)
 	if err != nil {
-		return fmt.Errorf("read the devices of the root context: %w", err)
-	}
-	made := make(map[string]bool, len(devices))
-	for _, d := range devices {
-		made[d] = true
+		return err
 	}
 	var nameless []string
-	for i := range links {
-		if made[links[i].Name] && links[i].Alias == "" {
-			nameless = append(nameless, links[i].Name)
+	for name, l := range links {
+		if l.Alias == "" {
+			nameless = append(nameless, name)
 		}
 	}
 	if len(nameless) == 0 {

@@ -183,24 +183,26 @@ func create(c *rtnl.Conn, pairs []pair) error {
 
 // refuseClashes checks the names against each other and the machine.
 func refuseClashes(c *rtnl.Conn, pairs []pair) error {
-	links, err := c.Links()
+	var names []string
+	for i := range pairs {
+		for _, e := range pairs[i].rootEnds() {
+			names = append(names, e.name)
+		}
+	}
+	owner, err := c.LinksNamed(names...)
 	if err != nil {
 		return fmt.Errorf("read the machine's devices: %w", err)
-	}
-	owner := make(map[string]string, len(links))
-	for i := range links {
-		owner[links[i].Name] = links[i].Alias
 	}
 	var errs []error
 	asked := map[string]bool{}
 	for i := range pairs {
 		for _, e := range pairs[i].rootEnds() {
-			alias, taken := owner[e.name]
+			have, taken := owner[e.name]
 			switch {
 			case asked[e.name]:
 				errs = append(errs, fmt.Errorf("the device %s is asked for twice", e.name))
 			case taken:
-				errs = append(errs, clash(e.name, alias))
+				errs = append(errs, clash(e.name, have.Alias))
 			}
 			asked[e.name] = true
 		}

@@ -67,9 +67,4 @@ type State struct {
 	Isolated bool
 	// Qdisc is the kind of the root qdisc: "noqueue", "tbf", "netem", …
 	Qdisc string
-	// The kernel's own counters, as the root context sees the device: Rx is
-	// what came from the node, Tx what went to it by way of the device's queue.
-	// Frames of point-to-point links bypass Tx; dataplane has the true counts.
-	RxPackets, RxBytes, RxDropped uint64
-	TxPackets, TxBytes, TxDropped uint64
 }

@@ -11,7 +11,7 @@ import (
 // hub makes n nodes around one router, each on a wire of its own.
 func hub(t testing.TB, n int) []Node {
 	t.Helper()
-	testenv.NeedRoot(t)
+	testenv.NeedRoot(t, "makes network namespaces")
 	testenv.NeedCommand(t, "ip", "nsenter", "sysctl")
 	centre := testenv.NewNetNS(t)
 	testenv.Run(t, centre.Command("sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"))

@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// wholeFrame holds any frame, super-packets of segmentation offload
+	// maxFrame holds any frame, super-packets of segmentation offload
 	// included (up to 64 KiB; BIG TCP ones come up to 512 KiB and are cut here).
-	wholeFrame = 256 << 10
+	maxFrame = 256 << 10
 	// captureBuffer bridges the times when the writer is slow, in bytes as the
 	// kernel charges them: some ten thousand small frames.
 	captureBuffer = 16 << 20
@@ -67,8 +67,8 @@ type Source func(ctx context.Context, each func(at time.Time, length int, data [
 // that lists the interfaces where there is none of that name, and w's own error
 // where writing failed. An interface that vanishes ends the capture.
 func Capture(ctx context.Context, ns int, iface string, snaplen uint32, count uint64, w io.Writer, more ...Source) error {
-	if snaplen == 0 || snaplen > wholeFrame {
-		snaplen = wholeFrame
+	if snaplen == 0 || snaplen > maxFrame {
+		snaplen = maxFrame
 	}
 	t, err := openTap(ns, iface)
 	if err != nil {

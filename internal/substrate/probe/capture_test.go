@@ -22,7 +22,7 @@ import (
 // wire makes two namespaces joined by a veth pair, eth1 in both.
 func wire(t *testing.T) (a, b *testenv.NetNS) {
 	t.Helper()
-	testenv.NeedRoot(t)
+	testenv.NeedRoot(t, "makes network namespaces")
 	testenv.NeedCommand(t, "ip", "nsenter")
 	a, b = testenv.NewNetNS(t), testenv.NewNetNS(t)
 	a.IPBatch(t,

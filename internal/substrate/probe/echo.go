@@ -46,10 +46,10 @@ type pass struct {
 	sock    *echoSocket
 	timeout time.Duration
 	sent    []time.Time // by sequence number
-	settled []bool      // answered or failed, by sequence number
-	pending int         // sent, not settled
+	done    []bool      // answered or failed, by sequence number
+	pending int         // sent, not done
 	oldest  int         // first sequence number that counts for the window
-	flying  int         // not settled, of oldest and later
+	flying  int         // not done, of oldest and later
 }
 
 // run sends a request for every open echo and takes the answered ones off the
@@ -74,7 +74,7 @@ func (b *echoBatch) run(ctx context.Context, window int, timeout time.Duration, 
 
 	p := &pass{
 		echoBatch: b, sock: sock, timeout: timeout,
-		sent: make([]time.Time, 0, len(b.open)), settled: make([]bool, len(b.open)),
+		sent: make([]time.Time, 0, len(b.open)), done: make([]bool, len(b.open)),
 	}
 	for !p.finished(time.Now()) {
 		if err := ctx.Err(); err != nil {
@@ -99,7 +99,7 @@ func (b *echoBatch) run(ctx context.Context, window int, timeout time.Duration, 
 	return nil
 }
 
-// finished reports whether every request was sent and is settled or too old.
+// finished reports whether every request was sent and is done or too old.
 func (p *pass) finished(now time.Time) bool {
 	if len(p.sent) < len(p.open) {
 		return false
@@ -107,9 +107,9 @@ func (p *pass) finished(now time.Time) bool {
 	return p.pending == 0 || now.Sub(p.sent[len(p.sent)-1]) >= p.timeout
 }
 
-// patience is how long a request counts for the window: the retransmission
+// expiry is how long a request counts for the window: the retransmission
 // timer of RFC 6298, section 2, between 10 ms and the timeout.
-func (p *pass) patience() time.Duration {
+func (p *pass) expiry() time.Duration {
 	if p.srtt == 0 {
 		return min(50*time.Millisecond, p.timeout)
 	}
@@ -118,12 +118,12 @@ func (p *pass) patience() time.Duration {
 
 // expire takes what has been on its way for too long out of the window.
 func (p *pass) expire(now time.Time) {
-	patience := p.patience()
+	expiry := p.expiry()
 	for ; p.oldest < len(p.sent); p.oldest++ {
-		if p.settled[p.oldest] {
+		if p.done[p.oldest] {
 			continue
 		}
-		if now.Sub(p.sent[p.oldest]) < patience {
+		if now.Sub(p.sent[p.oldest]) < expiry {
 			return
 		}
 		p.flying--
@@ -147,7 +147,7 @@ func (p *pass) fill(window int) error {
 			if !pathError(err) {
 				return fmt.Errorf("send an echo request to %v: %w", p.echoes[p.open[seq]].to, err)
 			}
-			p.settle(seq, fmt.Sprintf("cannot send: %v", err))
+			p.finish(seq, fmt.Sprintf("cannot send: %v", err))
 		}
 	}
 	return nil
@@ -179,7 +179,7 @@ func (p *pass) wakeup(window int) time.Time {
 	if p.flying < window || p.oldest == len(p.sent) {
 		return time.Now().Add(time.Millisecond) // the send buffer was full
 	}
-	return p.sent[p.oldest].Add(p.patience())
+	return p.sent[p.oldest].Add(p.expiry())
 }
 
 // drain waits until something arrives or the time has come, takes all that is
@@ -191,12 +191,12 @@ func (p *pass) drain(until time.Time) (int, error) {
 	}
 	err := p.sock.receive(until, func(a answer, at time.Time) {
 		seq := int(a.seq)
-		if seq >= len(p.sent) || p.settled[seq] {
+		if seq >= len(p.sent) || p.done[seq] {
 			return
 		}
 		e := &p.echoes[p.open[seq]]
 		if a.problem != "" {
-			p.settle(seq, fmt.Sprintf("%s, says %v", a.problem, a.from))
+			p.finish(seq, fmt.Sprintf("%s, says %v", a.problem, a.from))
 			return
 		}
 		rtt := max(at.Sub(p.sent[seq]), 0)
@@ -205,7 +205,7 @@ func (p *pass) drain(until time.Time) (int, error) {
 		}
 		e.answered, e.rtt = true, rtt
 		p.learn(rtt)
-		p.settle(seq, "")
+		p.finish(seq, "")
 		answered++
 	})
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -214,9 +214,9 @@ func (p *pass) drain(until time.Time) (int, error) {
 	return answered, nil
 }
 
-// settle notes that nothing more is expected for a request.
-func (p *pass) settle(seq int, reason string) {
-	p.settled[seq] = true
+// finish notes that nothing more is expected for a request.
+func (p *pass) finish(seq int, reason string) {
+	p.done[seq] = true
 	p.pending--
 	if seq >= p.oldest {
 		p.flying--

@@ -47,7 +47,7 @@ type Failure struct {
 	Reason string // for people
 }
 
-// maxBatch is how many pairs one socket can tell apart: the echo's sequence
+// maxBatch is how many pairs one socket can report apart: the echo's sequence
 // number has 16 bits.
 const maxBatch = 1 << 16
 
@@ -194,14 +194,14 @@ type meter struct {
 	mu          sync.Mutex
 	done, total int
 	told        time.Time
-	tell        func(done, total int)
+	report      func(done, total int)
 }
 
-func newMeter(total int, tell func(done, total int)) *meter {
-	if tell == nil {
-		tell = func(int, int) {}
+func newMeter(total int, report func(done, total int)) *meter {
+	if report == nil {
+		report = func(int, int) {}
 	}
-	return &meter{total: total, tell: tell, told: time.Now()}
+	return &meter{total: total, report: report, told: time.Now()}
 }
 
 func (m *meter) add(n int) {
@@ -210,12 +210,12 @@ func (m *meter) add(n int) {
 	m.done += n
 	if now := time.Now(); now.Sub(m.told) >= 100*time.Millisecond {
 		m.told = now
-		m.tell(m.done, m.total)
+		m.report(m.done, m.total)
 	}
 }
 
 func (m *meter) finish() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.tell(m.done, m.total)
+	m.report(m.done, m.total)
 }

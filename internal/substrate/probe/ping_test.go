@@ -42,7 +42,7 @@ func allPairs(nodes []Node) []Pair {
 // each with static routes to all others.
 func star(t *testing.T, n int) (hub *testenv.NetNS, spaces []*testenv.NetNS, nodes []Node) {
 	t.Helper()
-	testenv.NeedRoot(t)
+	testenv.NeedRoot(t, "makes network namespaces")
 	testenv.NeedCommand(t, "ip", "nsenter")
 	hub = testenv.NewNetNS(t)
 	hub.IPBatch(t, "link add br0 type bridge mcast_snooping 0", "link set br0 up")
@@ -259,7 +259,7 @@ func TestPingRefusesWrongPairs(t *testing.T) {
 }
 
 func TestPingSaysWhichNamespaceItCannotEnter(t *testing.T) {
-	testenv.NeedRoot(t)
+	testenv.NeedRoot(t, "makes network namespaces")
 	nodes := dual(2)
 	nodes[0].Name, nodes[0].NS = "gone", 1<<20
 	_, err := Ping(t.Context(), nodes, []Pair{{0, 1, IPv4}}, Options{}, nil)

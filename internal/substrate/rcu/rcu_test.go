@@ -4,6 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"trellis/test/testenv"
 )
 
 func setting(t *testing.T) string {
@@ -18,9 +20,7 @@ func setting(t *testing.T) string {
 // TestExpediteNestsAndRestores holds twice and lets go twice. Another process
 // may hold meanwhile; then only it can put the setting back.
 func TestExpediteNestsAndRestores(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: writes", knob)
-	}
+	testenv.NeedRoot(t, "writes"+" "+knob)
 	before := setting(t)
 	outer, err := Expedite()
 	if err != nil {

@@ -32,6 +32,10 @@ const (
 	// sendmsg returns. It keeps a caller from hanging if an answer was lost.
 	answerTimeout = 30 * time.Second
 
+	// answersAtOnce bounds the questions of one sendmsg, whose answers, of up to
+	// 2 KiB with their bookkeeping, must fit the socket's buffer.
+	answersAtOnce = 512
+
 	// dumpTries bounds how often a dump is started again because the table
 	// changed meanwhile (NLM_F_DUMP_INTR).
 	dumpTries = 64
@@ -105,7 +109,11 @@ type Failure struct {
 // Execute sends the batch, in order and whole: a message that fails does not
 // keep the later ones from being done. It returns the messages that failed;
 // the error is for what kept the batch itself from being carried out.
-func (c *Conn) Execute(b *Batch) ([]Failure, error) {
+func (c *Conn) Execute(b *Batch) ([]Failure, error) { return c.execute(b, nil) }
+
+// execute is Execute that hands the answers to questions in the batch to answer,
+// each with the index of its question.
+func (c *Conn) execute(b *Batch, answer func(index int, body []byte)) ([]Failure, error) {
 	var failed []Failure
 	for first := 0; first < len(b.starts); {
 		last := first
@@ -114,7 +122,7 @@ func (c *Conn) Execute(b *Batch) ([]Failure, error) {
 		}
 		last = max(last, first+1)
 		var err error
-		if failed, err = c.chunk(b, first, last, failed); err != nil {
+		if failed, err = c.chunk(b, first, last, failed, answer); err != nil {
 			return failed, err
 		}
 		first = last
@@ -131,7 +139,7 @@ func (b *Batch) end(i int) int {
 
 // chunk sends messages [first, last) and reads the answers: errors as they
 // come, then the acknowledgement of the last one, which alone is asked for.
-func (c *Conn) chunk(b *Batch, first, last int, failed []Failure) ([]Failure, error) {
+func (c *Conn) chunk(b *Batch, first, last int, failed []Failure, answer func(int, []byte)) ([]Failure, error) {
 	base := c.seq + 1
 	for i := first; i < last; i++ {
 		m := b.buf[b.starts[i]:b.end(i)]
@@ -147,8 +155,14 @@ func (c *Conn) chunk(b *Batch, first, last int, failed []Failure) ([]Failure, er
 	for {
 		done, err := c.receive(func(m message) (bool, error) {
 			i := int(m.seq - base)
-			if m.typ != unix.NLMSG_ERROR || i < 0 || i >= last-first {
+			if i < 0 || i >= last-first {
 				return false, nil // a dump that was given up earlier
+			}
+			if m.typ != unix.NLMSG_ERROR {
+				if answer != nil {
+					answer(first+i, m.body)
+				}
+				return false, nil
 			}
 			if err := m.err(); err != nil {
 				failed = append(failed, Failure{Index: first + i, Err: err})

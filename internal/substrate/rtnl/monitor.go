@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,10 +17,8 @@ var ErrOverrun = errors.New("notifications of netlink were lost")
 // namespace that it was opened in.
 type Monitor struct {
 	file *os.File
-	raw  interface {
-		Read(func(fd uintptr) bool) error
-	}
-	buf []byte
+	raw  syscall.RawConn
+	buf  []byte
 }
 
 // Listen opens a Monitor of the given RTNLGRP_* groups in the calling thread's
@@ -54,6 +53,50 @@ func (m *Monitor) setUp(fd int, groups []int) (err error) {
 // [os.ErrClosed].
 func (m *Monitor) Close() error { return m.file.Close() }
 
+// Wait returns when there is something to receive; the error is [os.ErrClosed].
+func (m *Monitor) Wait() error {
+	if m.raw.Read(func(fd uintptr) bool {
+		// Asked of the socket, not remembered: somebody may have polled meanwhile.
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		return n > 0 && err == nil
+	}) != nil {
+		return os.ErrClosed
+	}
+	return nil
+}
+
+// SetBuffer sets how many bytes of notifications may wait, as the kernel counts
+// them: 2 to 4 KiB each.
+func (m *Monitor) SetBuffer(bytes int) error {
+	var err error
+	if controlled := m.control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, bytes)
+	}); controlled != nil {
+		err = controlled
+	}
+	return os.NewSyscallError("set the buffer of a netlink socket", err)
+}
+
+// Poll hands what has come to fn, as Receive does, and does not wait: false if
+// there is nothing more. It may be called beside a [Monitor.Wait], not beside
+// another Poll or Receive.
+func (m *Monitor) Poll(fn func(typ uint16, body []byte)) (more bool, err error) {
+	if m.control(func(fd uintptr) { more, err = Poll(int(fd), m.buf, fn) }) != nil {
+		return false, os.ErrClosed
+	}
+	return more, err
+}
+
+// Poll is [Monitor.Poll] of a netlink socket of the caller's, with a buffer that
+// each notification fits into.
+func Poll(fd int, buf []byte, fn func(typ uint16, body []byte)) (more bool, err error) {
+	n, from, err := recvfrom(fd, buf)
+	if err == unix.EAGAIN {
+		return false, nil
+	}
+	return true, received(buf[:max(n, 0)], from, err, fn)
+}
+
 // Receive waits for notifications and hands each to fn: its type (RTM_*), and
 // its body (fixed header and attributes), valid only during the call. The error
 // is [ErrOverrun] where some are lost; receiving may go on after it.
@@ -63,13 +106,27 @@ func (m *Monitor) Receive(fn func(typ uint16, body []byte)) error {
 		from unix.Sockaddr
 		err  error
 	)
-	waiting := m.raw.Read(func(fd uintptr) bool {
-		n, from, err = unix.Recvfrom(int(fd), m.buf, 0)
-		return err != unix.EAGAIN && err != unix.EINTR
-	})
-	switch {
-	case waiting != nil: // of all errors, the one there is
+	if m.raw.Read(func(fd uintptr) bool {
+		n, from, err = recvfrom(int(fd), m.buf)
+		return err != unix.EAGAIN
+	}) != nil { // of all errors, the one there is
 		return os.ErrClosed
+	}
+	return received(m.buf[:max(n, 0)], from, err, fn)
+}
+
+func recvfrom(fd int, buf []byte) (n int, from unix.Sockaddr, err error) {
+	for {
+		n, from, err = unix.Recvfrom(fd, buf, 0)
+		if err != unix.EINTR {
+			return n, from, err
+		}
+	}
+}
+
+// received hands the messages of a datagram to fn.
+func received(p []byte, from unix.Sockaddr, err error, fn func(typ uint16, body []byte)) error {
+	switch {
 	case err == unix.ENOBUFS:
 		return ErrOverrun
 	case err != nil:
@@ -78,32 +135,10 @@ func (m *Monitor) Receive(fn func(typ uint16, body []byte)) error {
 	if sa, ok := from.(*unix.SockaddrNetlink); !ok || sa.Pid != 0 {
 		return nil // not from the kernel; see Conn.receive
 	}
-	return messages(m.buf[:n], func(msg message) (bool, error) {
+	return messages(p, func(msg message) (bool, error) {
 		fn(msg.typ, msg.body)
 		return false, nil
 	})
 }
 
-// Filter has the kernel drop what a classic BPF program, run over each message
-// from its header on, gives 0 for.
-func (m *Monitor) Filter(program []unix.SockFilter) error {
-	fprog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
-	var err error
-	if controlled := m.control(func(fd uintptr) {
-		err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &fprog)
-	}); controlled != nil {
-		err = controlled
-	}
-	if err != nil {
-		return fmt.Errorf("filter the notifications of netlink: %w", err)
-	}
-	return nil
-}
-
-func (m *Monitor) control(f func(fd uintptr)) error {
-	raw, err := m.file.SyscallConn()
-	if err != nil {
-		return err
-	}
-	return raw.Control(f)
-}
+func (m *Monitor) control(f func(fd uintptr)) error { return m.raw.Control(f) }

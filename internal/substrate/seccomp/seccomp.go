@@ -74,7 +74,7 @@ func Profile() *specs.LinuxSeccomp {
 		Syscalls: []specs.LinuxSyscall{
 			{Names: allowed, Action: specs.ActAllow},
 			{Names: denied, Action: specs.ActErrno, ErrnoRet: &eperm},
-			// clone3 hides its flags in memory, where no filter looks.
+			// clone3 hides its flags in memory, which no filter can read.
 			{Names: []string{"clone3"}, Action: specs.ActErrno, ErrnoRet: &enosys},
 			{Names: []string{"clone"}, Action: specs.ActAllow, Args: []specs.LinuxSeccompArg{
 				{Index: 0, Value: namespaceFlags, ValueTwo: 0, Op: specs.OpMaskedEqual},

@@ -1,6 +1,7 @@
 package shaper
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -199,20 +200,60 @@ func Read() (map[int]Queue, error) {
 	err = c.Dump(unix.RTM_GETQDISC, rtnl.Header(&h), nil,
 		func() { queues = map[int]Queue{} },
 		func(body []byte) error {
-			if len(body) < int(unsafe.Sizeof(tcMsg{})) {
-				return fmt.Errorf("a qdisc of %d bytes", len(body))
-			}
-			h := (*tcMsg)(unsafe.Pointer(&body[0]))
-			if h.Parent != tcHandleRoot {
-				return nil
-			}
-			if q, ok := parse(body[unsafe.Sizeof(*h):]); ok {
-				queues[int(h.Index)] = q
+			if index, q, ok := Parse(body); ok && !q.Shape.IsZero() {
+				queues[index] = q
 			}
 			return nil
 		})
 	if err != nil {
 		return nil, fmt.Errorf("read the shapes of all devices: %w", err)
+	}
+	return queues, nil
+}
+
+// Parse reads the body of a message about a qdisc, an answer or a notification;
+// false if it is not the root of its device. One that is not ours has the zero
+// shape.
+func Parse(body []byte) (index int, q Queue, ok bool) {
+	if len(body) < int(unsafe.Sizeof(tcMsg{})) {
+		return 0, q, false
+	}
+	h := (*tcMsg)(unsafe.Pointer(&body[0]))
+	if h.Parent != tcHandleRoot {
+		return 0, q, false
+	}
+	q, _ = parse(body[unsafe.Sizeof(*h):])
+	return int(h.Index), q, true
+}
+
+// ReadOf gives the root qdiscs of devices, by interface index; those that have
+// gone, or have none of ours, are left out.
+func ReadOf(indexes ...int) (map[int]Queue, error) {
+	queues := make(map[int]Queue, len(indexes))
+	if len(indexes) == 0 {
+		return queues, nil
+	}
+	c, err := rtnl.Dial()
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	for _, i := range indexes {
+		var b rtnl.Batch
+		h := tcMsg{Index: int32(i), Parent: tcHandleRoot}
+		// Without ECHO the kernel answers the group of listeners alone
+		// (qdisc_notify, net/sched/sch_api.c).
+		b.Begin(unix.RTM_GETQDISC, unix.NLM_F_ECHO, rtnl.Header(&h))
+		body, err := c.Get(&b)
+		if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) { // EINVAL: a built-in one
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the shape of a device: %w", err)
+		}
+		if index, q, ok := Parse(body); ok && !q.Shape.IsZero() {
+			queues[index] = q
+		}
 	}
 	return queues, nil
 }

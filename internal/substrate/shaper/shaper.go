@@ -92,20 +92,16 @@ func SetAll(shapes map[string]vnet.Shape) error {
 		return err
 	}
 	defer c.Close()
-	links, err := c.Links()
+	found, err := c.LinksNamed(devices...)
 	if err != nil {
-		return fmt.Errorf("shape %d devices: read the machine's devices: %w", len(devices), err)
-	}
-	found := make(map[string]*rtnl.Link, len(links))
-	for i := range links {
-		found[links[i].Name] = &links[i]
+		return fmt.Errorf("shape %d devices: %w", len(devices), err)
 	}
 	var b rtnl.Batch
 	var errs []error
 	var asked []string
 	for _, device := range devices {
-		l := found[device]
-		if l == nil {
+		l, ok := found[device]
+		if !ok {
 			errs = append(errs, fmt.Errorf("shape %s: %w", device, unix.ENODEV))
 			continue
 		}

@@ -43,7 +43,7 @@ func TestShapesReadAsWritten(t *testing.T) {
 
 func TestSetIsReadBack(t *testing.T) {
 	nstest.Root(t)
-	nstest.Sh(t, "ip link add dev x type ifb; ip link set x up")
+	nstest.Sh(t, "ip link add dev x index 2 type ifb; ip link set x up")
 	for _, s := range []vnet.Shape{{Rate: 1e6}, {Rate: 40e9}, {Rate: 1e6}, {}} {
 		for range 2 {
 			if err := Set("x", s); err != nil {
@@ -57,6 +57,11 @@ func TestSetIsReadBack(t *testing.T) {
 		var got vnet.Shape
 		for _, q := range all {
 			got = q.Shape
+		}
+		index := 2 // after lo
+		one, err := ReadOf(index, index+1000)
+		if err != nil || one[index].Shape != got || !got.IsZero() != (len(one) == 1) {
+			t.Errorf("of all devices %v, of the one %v, %v", all, one, err)
 		}
 		if !Same(got, s) {
 			t.Errorf("set %+v, read %+v of %d", s, got, len(all))
@@ -91,7 +96,7 @@ func TestLargestFramesPass(t *testing.T) {
 // refused in words, with nothing changed.
 func TestNetem(t *testing.T) {
 	nstest.Root(t)
-	nstest.Sh(t, "ip link add dev x type ifb; ip link set x up")
+	nstest.Sh(t, "ip link add dev x index 2 type ifb; ip link set x up")
 	netem, err := Supported()
 	if err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-// Package underlay knows the ways between substrate nodes: by which uplink,
+// Package underlay knows the routes between substrate nodes: by which uplink,
 // from which address and to which next hop the packets of a tunnel leave, and
 // how large they may be.
 //

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trellis/internal/substrate/rtnl"
+	"trellis/internal/tunnel"
 )
 
 // Interface is an uplink's interface as it is.
@@ -48,7 +49,7 @@ func (u *Underlay) IsLocal(a netip.Addr) bool {
 }
 
 func (u *Underlay) isLocal(a netip.Addr) bool {
-	_, _, err := u.lookUp(Ends{Remote: a}, 0)
+	_, _, err := u.lookUp(tunnel.Endpoints{Remote: a}, 0)
 	return errors.Is(err, errLocal)
 }
 

@@ -18,7 +18,7 @@ import (
 //
 // A stranger must not be able to lower anything. Such a message quotes the
 // packet that it is about; it is believed only if that is an EGRE packet of a
-// tunnel in use: outer addresses and key, 32 bits that nobody off the way knows.
+// tunnel in use: outer addresses and key, 32 bits that nobody off the path knows.
 // It must be longer than what is said to fit, and that must be less than what
 // is known.
 
@@ -26,7 +26,7 @@ const (
 	// keepNarrow is how long a lower size is believed: RFC 1191 section 6.3,
 	// RFC 8201 section 4.
 	keepNarrow = 10 * time.Minute
-	// The least that a way can be lowered to: what every host must be able to
+	// The least that a path can be lowered to: what every host must be able to
 	// receive (RFC 791), and IPv6's least MTU (RFC 8200 section 5).
 	least4, least6 = 576, 1280
 
@@ -35,7 +35,7 @@ const (
 	icmpFilter                         = 1    // ICMP_FILTER (linux/icmp.h), at SOL_RAW
 )
 
-// narrow is what was learned of a way.
+// narrow is what was learned of a path.
 type narrow struct {
 	mtu   int
 	until time.Time
@@ -89,8 +89,8 @@ func listenOne(is4 bool) (fd int, err error) {
 	return fd, err
 }
 
-// hear takes in what routers say until the listener is closed.
-func (u *Underlay) hear(l *listener) {
+// receiveICMP takes in what routers say until the listener is closed.
+func (u *Underlay) receiveICMP(l *listener) {
 	defer u.running.Done()
 	buf := make([]byte, 2048)
 	for {
@@ -103,7 +103,7 @@ func (u *Underlay) hear(l *listener) {
 		}
 		t, size, mtu, ok := parseTooBig(buf[:n], l.is4)
 		if ok {
-			u.lower(t, size, mtu)
+			u.narrowPath(t, size, mtu)
 		}
 	}
 }
@@ -160,14 +160,14 @@ func greKey(b []byte) (uint32, bool) {
 // lower one is tried (RFC 1191 section 7.1).
 var plateaus = []int{32000, 17914, 8166, 4352, 2002, 1492, 1006, 576}
 
-// lower takes a router's word for a tunnel's way.
-func (u *Underlay) lower(t Tunnel, size, mtu int) {
+// narrowPath believes a router about a tunnel's path.
+func (u *Underlay) narrowPath(t Tunnel, size, mtu int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if !u.uses(t) {
+	if !u.inUse(t) {
 		return
 	}
-	now := u.states[t.Ends]
+	now := u.states[t.Endpoints]
 	if now.Err != nil {
 		return
 	}
@@ -180,14 +180,14 @@ func (u *Underlay) lower(t Tunnel, size, mtu int) {
 			mtu = plateaus[i]
 		}
 	}
-	if mtu < least || mtu >= size || mtu >= now.Way.MTU {
+	if mtu < least || mtu >= size || mtu >= now.Route.MTU {
 		return
 	}
-	u.narrow[t.Ends] = narrow{mtu: mtu, until: time.Now().Add(keepNarrow)}
+	u.narrow[t.Endpoints] = narrow{mtu: mtu, until: time.Now().Add(keepNarrow)}
 	u.wake()
 }
 
-func (u *Underlay) uses(t Tunnel) bool {
+func (u *Underlay) inUse(t Tunnel) bool {
 	for _, tunnels := range u.used {
 		for _, have := range tunnels {
 			if have == t {

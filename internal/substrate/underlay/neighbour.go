@@ -39,7 +39,7 @@ func (u *Underlay) resolve(h hop) (vnet.MAC, error) {
 	}
 	// A permanent entry is the administrator's; to use it would make it another.
 	if n.State&unix.NUD_PERMANENT == 0 && !n.Managed {
-		if err := u.ask(h, true); err != nil {
+		if err := u.setManaged(h, true); err != nil {
 			return vnet.MAC{}, fmt.Errorf("cannot be asked for its address: %w", err)
 		}
 	}
@@ -51,7 +51,7 @@ func (u *Underlay) resolve(h hop) (vnet.MAC, error) {
 	case n.State&unix.NUD_FAILED != 0:
 		// A managed entry that has failed is tried again by the kernel, but only
 		// every few seconds.
-		if err := u.ask(h, true); err != nil {
+		if err := u.setManaged(h, true); err != nil {
 			return vnet.MAC{}, fmt.Errorf("cannot be asked for its address: %w", err)
 		}
 	}
@@ -77,9 +77,9 @@ func (u *Underlay) neighbour(h hop) (rtnl.Neighbour, error) {
 	return n, nil
 }
 
-// ask has the kernel resolve a neighbour, and keep it resolved from now on or
+// setManaged has the kernel resolve a neighbour, and keep it resolved from now on or
 // no more.
-func (u *Underlay) ask(h hop, keep bool) error {
+func (u *Underlay) setManaged(h hop, keep bool) error {
 	var b rtnl.Batch
 	flags := uint16(unix.NLM_F_REPLACE)
 	if keep {
@@ -100,8 +100,8 @@ func (u *Underlay) ask(h hop, keep bool) error {
 	return err
 }
 
-// keep lets go of the neighbours that no way leads by any more.
-func (u *Underlay) keep(wanted map[hop]bool) error {
+// releaseUnused lets go of the neighbours that no route leads by any more.
+func (u *Underlay) releaseUnused(wanted map[hop]bool) error {
 	var errs []error
 	for h := range u.hops {
 		if wanted[h] {
@@ -109,7 +109,7 @@ func (u *Underlay) keep(wanted map[hop]bool) error {
 		}
 		n, err := u.neighbour(h)
 		if err == nil && n.Managed && n.Protocol == Protocol {
-			err = u.ask(h, false)
+			err = u.setManaged(h, false)
 		}
 		if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {
 			errs = append(errs, err)
@@ -130,8 +130,8 @@ func (u *Underlay) adoptHops() error {
 	})
 }
 
-// hopMatters tells whether a neighbour is a way's next hop.
-func (u *Underlay) hopMatters(body []byte) bool {
+// hopRelevant tells whether a neighbour is a next hop in use.
+func (u *Underlay) hopRelevant(body []byte) bool {
 	n, ok := rtnl.ParseNeighbour(body)
 	if !ok {
 		return false

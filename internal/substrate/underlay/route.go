@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"trellis/internal/tunnel"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -11,24 +12,24 @@ import (
 	"trellis/internal/substrate/rtnl"
 )
 
-// route is what the FIB says of a way.
-type route struct {
+// fibRoute is what the FIB says of the way to an address.
+type fibRoute struct {
 	uplink int
 	next   netip.Addr
 	mtu    int // the route's own; 0: none
 }
 
 // route asks the kernel for the route that a packet between the ends takes.
-func (u *Underlay) route(e Ends) (route, error) {
+func (u *Underlay) route(e tunnel.Endpoints) (fibRoute, error) {
 	if !u.isLocal(e.Local) {
-		return route{}, fmt.Errorf("%v is no address of this machine, so nothing can be sent from it to %v; add it to an uplink, or correct the configuration", e.Local, e.Remote)
+		return fibRoute{}, fmt.Errorf("%v is no address of this machine, so nothing can be sent from it to %v; add it to an uplink, or correct the configuration", e.Local, e.Remote)
 	}
 	r, expires, err := u.lookUp(e, 0)
 	if err == nil && expires {
 		// What the kernel has learned from routers for its own sockets is in the
 		// answer, and more easily forged than what is believed here (mtu.go): ask
 		// what the administrator has set.
-		var set route
+		var set fibRoute
 		set, _, err = u.lookUp(e, unix.RTM_F_FIB_MATCH)
 		r.mtu = set.mtu
 	}
@@ -62,7 +63,7 @@ type rtaCacheinfo struct {
 
 // lookUp asks once. expires tells that the answer holds what was learned.
 // Without a local end it asks for packets from any address.
-func (u *Underlay) lookUp(e Ends, flags uint32) (r route, expires bool, err error) {
+func (u *Underlay) lookUp(e tunnel.Endpoints, flags uint32) (r fibRoute, expires bool, err error) {
 	bits := uint8(e.Remote.BitLen())
 	h := unix.RtMsg{Family: rtnl.Family(e.Remote), Dst_len: bits, Flags: flags}
 	if e.Local.IsValid() {
@@ -119,9 +120,9 @@ func (u *Underlay) lookUp(e Ends, flags uint32) (r route, expires bool, err erro
 	return r, expires, nil
 }
 
-// routeMatters tells whether a route may be that of a way: one by an uplink,
+// routeRelevant tells whether a route may be that of a tunnel: one by an uplink,
 // or by no interface of its own (several next hops, a prohibition).
-func (u *Underlay) routeMatters(body []byte) bool {
+func (u *Underlay) routeRelevant(body []byte) bool {
 	if len(body) < unix.SizeofRtMsg {
 		return true
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"os"
 	"slices"
 	"sync"
@@ -14,47 +13,34 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trellis/internal/substrate/rtnl"
-	"trellis/internal/vnet"
+	"trellis/internal/tunnel"
 )
 
 const (
-	// settle is how long changes are gathered before they are looked at.
-	settle = 5 * time.Millisecond
+	// debounce is how long changes are gathered before they are looked at.
+	debounce = 5 * time.Millisecond
 	// again is when what could not be resolved is tried once more.
-	again = time.Second
+	retryEvery = time.Second
 )
-
-// Ends are a tunnel's outer addresses, of one family, neither of them IPv4 in IPv6.
-type Ends struct{ Local, Remote netip.Addr }
 
 // Tunnel is an EGRE path in use.
 type Tunnel struct {
-	Ends
+	tunnel.Endpoints
 	Key uint32
 }
 
-// Way is how packets to a remote end leave.
-type Way struct {
-	Uplink  int      // interface index
-	Source  vnet.MAC // of the uplink
-	NextHop vnet.MAC // of the remote end, or of the router on the way there
-	MTU     int      // of the outer packet on the whole way, as far as it is known; bytes
-	// Narrow tells that MTU was learned from a router on the way.
-	Narrow bool
-}
-
-// State is a way, or why there is none now.
+// State is a route, or why there is none now.
 type State struct {
-	Way Way
-	Err error // one sentence; nil: Way is good
+	Route tunnel.Route
+	Err   error // one sentence; nil: Route is good
 }
 
 // same reports whether two states say the same.
 func (s State) same(o State) bool {
-	return s.Way == o.Way && (s.Err == nil) == (o.Err == nil) && (s.Err == nil || s.Err.Error() == o.Err.Error())
+	return s.Route == o.Route && (s.Err == nil) == (o.Err == nil) && (s.Err == nil || s.Err.Error() == o.Err.Error())
 }
 
-// Underlay resolves the ways of tunnels in the network namespace that it was
+// Underlay resolves the routes of tunnels in the network namespace that it was
 // opened in, and watches them. Its methods may be called from several goroutines.
 type Underlay struct {
 	monitor *rtnl.Monitor
@@ -68,20 +54,24 @@ type Underlay struct {
 	conn       *rtnl.Conn
 	uplinks    map[string]bool     // by name
 	used       map[string][]Tunnel // by owner
-	states     map[Ends]State
+	states     map[tunnel.Endpoints]State
 	interfaces map[string]Interface // of the uplinks, by name
 	hops       map[hop]bool         // the neighbours that are kept resolved; true: it does not answer
-	narrow     map[Ends]narrow
+	narrow     map[tunnel.Endpoints]narrow
 	round      chan struct{} // closed when the states were looked at again
+	// changed are the tunnels' endpoints whose state is another since Changed was
+	// called last; everything: an interface of an uplink is, too.
+	changed    map[tunnel.Endpoints]bool
+	everything bool
 }
 
 // Open opens the underlay of the calling thread's network namespace. Ways that
-// leave by other interfaces than the uplinks are no ways.
+// leave by other interfaces than the uplinks are no routes.
 func Open(uplinks []string) (_ *Underlay, err error) {
 	u := &Underlay{
 		changes: make(chan struct{}, 1), dirty: make(chan struct{}, 1),
-		uplinks: map[string]bool{}, used: map[string][]Tunnel{}, states: map[Ends]State{},
-		hops: map[hop]bool{}, narrow: map[Ends]narrow{}, round: make(chan struct{}),
+		uplinks: map[string]bool{}, used: map[string][]Tunnel{}, states: map[tunnel.Endpoints]State{},
+		hops: map[hop]bool{}, narrow: map[tunnel.Endpoints]narrow{}, round: make(chan struct{}), changed: map[tunnel.Endpoints]bool{},
 	}
 	for _, name := range uplinks {
 		u.uplinks[name] = true
@@ -112,9 +102,9 @@ func Open(uplinks []string) (_ *Underlay, err error) {
 	u.stop = stop
 	u.running.Add(2 + len(u.icmp))
 	go u.watch()
-	go u.look(ctx)
+	go u.run(ctx)
 	for _, l := range u.icmp {
-		go u.hear(l)
+		go u.receiveICMP(l)
 	}
 	return u, nil
 }
@@ -138,17 +128,28 @@ func (u *Underlay) Close() error {
 	return errors.Join(errs...)
 }
 
-// Changes gives a value after ways, uplinks or addresses have changed; several
+// Changes gives a value after routes, uplinks or addresses have changed; several
 // changes may give one. It has one reader.
 func (u *Underlay) Changes() <-chan struct{} { return u.changes }
 
+// Changed gives the endpoints of the tunnels whose state has changed since it was
+// called last; everything tells that an uplink's interface has, which any tunnel
+// may depend on.
+func (u *Underlay) Changed() (ends map[tunnel.Endpoints]bool, everything bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	ends, everything = u.changed, u.everything
+	u.changed, u.everything = map[tunnel.Endpoints]bool{}, false
+	return ends, everything
+}
+
 // Use says which tunnels an owner has, instead of those that it said before.
-// Their ways are watched from now on; a router's word about the size of packets
+// Their routes are watched from now on; a router's word about the size of packets
 // is heard for them alone.
 func (u *Underlay) Use(owner string, tunnels []Tunnel) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if len(tunnels) == 0 && len(u.used[owner]) == 0 {
+	if slices.Equal(tunnels, u.used[owner]) {
 		return
 	}
 	if len(tunnels) == 0 {
@@ -159,18 +160,18 @@ func (u *Underlay) Use(owner string, tunnels []Tunnel) {
 	u.wake()
 }
 
-// Resolve gives the ways of tunnels that are used, and waits for those that
+// Resolve gives the routes of tunnels that are used, and waits for those that
 // there are none of yet until there are or ctx ends. What it waits for, and how
-// long, is the caller's choice; a way may also come later: see Changes.
-func (u *Underlay) Resolve(ctx context.Context, ends []Ends) map[Ends]State {
+// long, is the caller's choice; a route may also come later: see Changes.
+func (u *Underlay) Resolve(ctx context.Context, ends []tunnel.Endpoints) map[tunnel.Endpoints]State {
 	for {
 		u.mu.Lock()
 		round, complete := u.round, true
-		found := make(map[Ends]State, len(ends))
+		found := make(map[tunnel.Endpoints]State, len(ends))
 		for _, e := range ends {
 			s, ok := u.states[e]
 			if !ok {
-				s.Err = fmt.Errorf("the way to %v is not looked up yet", e.Remote)
+				s.Err = fmt.Errorf("the route to %v is not looked up yet", e.Remote)
 			}
 			found[e] = s
 			complete = complete && s.Err == nil
@@ -187,8 +188,17 @@ func (u *Underlay) Resolve(ctx context.Context, ends []Ends) map[Ends]State {
 	}
 }
 
-// States gives the ways of all tunnels that are used, as last looked up.
-func (u *Underlay) States() map[Ends]State {
+// State gives the route between the endpoints of a tunnel that is used, as last
+// looked up; false: it was not yet.
+func (u *Underlay) State(e tunnel.Endpoints) (State, bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	s, ok := u.states[e]
+	return s, ok
+}
+
+// States gives the routes of all tunnels that are used, as last looked up.
+func (u *Underlay) States() map[tunnel.Endpoints]State {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return maps.Clone(u.states)
@@ -202,12 +212,12 @@ func (u *Underlay) wake() {
 	}
 }
 
-// watch wakes look when the kernel tells of a change that may matter.
+// watch wakes run when the kernel tells of a change that may matter.
 func (u *Underlay) watch() {
 	defer u.running.Done()
 	for {
 		matters := false
-		err := u.monitor.Receive(func(typ uint16, body []byte) { matters = matters || u.matters(typ, body) })
+		err := u.monitor.Receive(func(typ uint16, body []byte) { matters = matters || u.relevant(typ, body) })
 		switch {
 		case err == nil && !matters:
 			continue
@@ -218,17 +228,17 @@ func (u *Underlay) watch() {
 	}
 }
 
-// matters tells whether a notification may be about a way. What happens to the
+// relevant tells whether a notification may be about a route in use. What happens to the
 // ports and bridges of virtual networks, thousands of them, is not.
-func (u *Underlay) matters(typ uint16, body []byte) bool {
+func (u *Underlay) relevant(typ uint16, body []byte) bool {
 	switch typ {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		l := rtnl.ParseLink(body)
 		return u.uplinks[l.Name] || l.Index == loopback
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		return u.routeMatters(body)
+		return u.routeRelevant(body)
 	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
-		return u.hopMatters(body)
+		return u.hopRelevant(body)
 	}
 	return true
 }
@@ -236,10 +246,10 @@ func (u *Underlay) matters(typ uint16, body []byte) bool {
 // loopback is the index of lo in every network namespace.
 const loopback = 1
 
-// look looks at the states again whenever it is woken, and while one has no way.
-func (u *Underlay) look(ctx context.Context) {
+// run looks at the states again whenever it is woken, and while one has none.
+func (u *Underlay) run(ctx context.Context) {
 	defer u.running.Done()
-	timer := time.NewTimer(again)
+	timer := time.NewTimer(retryEvery)
 	defer timer.Stop()
 	for {
 		select {
@@ -250,7 +260,7 @@ func (u *Underlay) look(ctx context.Context) {
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(settle):
+			case <-time.After(debounce):
 			}
 			select { // what came meanwhile
 			case <-u.dirty:
@@ -271,23 +281,23 @@ func (u *Underlay) look(ctx context.Context) {
 	}
 }
 
-// refresh looks every way up. It tells whether anything is not as before, and
+// refresh looks every route up. It tells whether anything is not as before, and
 // after which time to look again whatever happens; 0: never.
 func (u *Underlay) refresh() (changed bool, next time.Duration) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	states := map[Ends]State{}
+	states := map[tunnel.Endpoints]State{}
 	hops := map[hop]bool{}
 	now := time.Now()
 	for _, tunnels := range u.used {
 		for _, t := range tunnels {
-			if _, ok := states[t.Ends]; ok {
+			if _, ok := states[t.Endpoints]; ok {
 				continue
 			}
-			s := u.state(t.Ends, hops, now)
-			states[t.Ends] = s
+			s := u.state(t.Endpoints, hops, now)
+			states[t.Endpoints] = s
 			if s.Err != nil {
-				next = again
+				next = retryEvery
 			}
 		}
 	}
@@ -299,27 +309,39 @@ func (u *Underlay) refresh() (changed bool, next time.Duration) {
 			next = left
 		}
 	}
-	changed = !maps.EqualFunc(states, u.states, State.same)
+	for e, s := range states {
+		if old, ok := u.states[e]; !ok || !s.same(old) {
+			changed, u.changed[e] = true, true
+		}
+	}
+	for e := range u.states {
+		if _, ok := states[e]; !ok {
+			changed = true
+			delete(u.changed, e) // nobody uses it any more
+		}
+	}
 	u.states = states
 	interfaces, err := u.inspect()
 	if err != nil {
-		next = again
+		next = retryEvery
 	} else {
-		changed = changed || !maps.EqualFunc(interfaces, u.interfaces, Interface.same)
+		if !maps.EqualFunc(interfaces, u.interfaces, Interface.same) {
+			changed, u.everything = true, true
+		}
 		u.interfaces = interfaces
 	}
-	if err := u.keep(hops); err != nil && next == 0 {
-		next = again
+	if err := u.releaseUnused(hops); err != nil && next == 0 {
+		next = retryEvery
 	}
 	close(u.round)
 	u.round = make(chan struct{})
 	return changed, next
 }
 
-func (u *Underlay) usedEnds(e Ends) bool {
+func (u *Underlay) usedEnds(e tunnel.Endpoints) bool {
 	for _, tunnels := range u.used {
 		for _, t := range tunnels {
-			if t.Ends == e {
+			if t.Endpoints == e {
 				return true
 			}
 		}
@@ -327,8 +349,8 @@ func (u *Underlay) usedEnds(e Ends) bool {
 	return false
 }
 
-// state looks one way up, and adds its next hop to hops.
-func (u *Underlay) state(e Ends, hops map[hop]bool, now time.Time) State {
+// state looks one route up, and adds its next hop to hops.
+func (u *Underlay) state(e tunnel.Endpoints, hops map[hop]bool, now time.Time) State {
 	r, err := u.route(e)
 	if err != nil {
 		return State{Err: err}
@@ -340,7 +362,7 @@ func (u *Underlay) state(e Ends, hops map[hop]bool, now time.Time) State {
 	case err != nil:
 		return State{Err: fmt.Errorf("read the uplink to %v: %w", e.Remote, err)}
 	case !u.uplinks[l.Name]:
-		return State{Err: fmt.Errorf("the way to %v leaves by %s, which is no uplink of this machine; name it in the configuration, or correct the route", e.Remote, l.Name)}
+		return State{Err: fmt.Errorf("the route to %v leaves by %s, which is no uplink of this machine; name it in the configuration, or correct the route", e.Remote, l.Name)}
 	case !l.Up():
 		return State{Err: fmt.Errorf("the uplink %s to %v is down", l.Name, e.Remote)}
 	case !l.Carrier():
@@ -352,12 +374,12 @@ func (u *Underlay) state(e Ends, hops map[hop]bool, now time.Time) State {
 	if err != nil {
 		return State{Err: fmt.Errorf("%v on %s, the next hop to %v, %w", r.next, l.Name, e.Remote, err)}
 	}
-	w := Way{Uplink: r.uplink, Source: l.MAC, NextHop: mac, MTU: l.MTU}
+	route := tunnel.Route{Uplink: r.uplink, Source: l.MAC, NextHop: mac, MTU: l.MTU}
 	if r.mtu > 0 {
-		w.MTU = min(w.MTU, r.mtu)
+		route.MTU = min(route.MTU, r.mtu)
 	}
-	if n, ok := u.narrow[e]; ok && n.mtu < w.MTU && n.until.After(now) {
-		w.MTU, w.Narrow = n.mtu, true
+	if n, ok := u.narrow[e]; ok && n.mtu < route.MTU && n.until.After(now) {
+		route.MTU, route.Narrow = n.mtu, true
 	}
-	return State{Way: w}
+	return State{Route: route}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"trellis/internal/tunnel"
 
 	"golang.org/x/sys/unix"
 
@@ -23,8 +24,8 @@ type lab struct {
 }
 
 var (
-	way4 = Tunnel{Ends: Ends{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1")}, Key: 0xdeadbeef}
-	way6 = Tunnel{Ends: Ends{netip.MustParseAddr("2001:db8:1::1"), netip.MustParseAddr("2001:db8:2::1")}, Key: 7}
+	way4 = Tunnel{Endpoints: tunnel.Endpoints{Local: netip.MustParseAddr("192.0.2.1"), Remote: netip.MustParseAddr("198.51.100.1")}, Key: 0xdeadbeef}
+	way6 = Tunnel{Endpoints: tunnel.Endpoints{Local: netip.MustParseAddr("2001:db8:1::1"), Remote: netip.MustParseAddr("2001:db8:2::1")}, Key: 7}
 )
 
 func newLab(t *testing.T) *lab {
@@ -62,34 +63,34 @@ func (l *lab) open(t *testing.T) {
 }
 
 // await waits until the state of the ends is as wanted.
-func (l *lab) await(t *testing.T, e Ends, what string, good func(State) bool) State {
+func (l *lab) await(t *testing.T, e tunnel.Endpoints, what string, good func(State) bool) State {
 	t.Helper()
 	var s State
-	for deadline := time.Now().Add(6 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if s = l.States()[e]; good(s) {
 			return s
 		}
 	}
-	t.Fatalf("%s: the way to %v is %+v, %v", what, e.Remote, s.Way, s.Err)
+	t.Fatalf("%s: the route to %v is %+v, %v", what, e.Remote, s.Route, s.Err)
 	return s
 }
 
-func (l *lab) resolve(t *testing.T) map[Ends]State {
+func (l *lab) resolve(t *testing.T) map[tunnel.Endpoints]State {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	return l.Resolve(ctx, []Ends{way4.Ends, way6.Ends})
+	return l.Resolve(ctx, []tunnel.Endpoints{way4.Endpoints, way6.Endpoints})
 }
 
-func TestWaysFollowTheUnderlay(t *testing.T) {
+func TestRoutesFollowTheUnderlay(t *testing.T) {
 	l := newLab(t)
 	l.open(t)
 	for e, s := range l.resolve(t) {
 		if s.Err != nil {
 			t.Fatalf("%v: %v", e.Remote, s.Err)
 		}
-		if s.Way.NextHop.String() != "02:00:00:00:00:fe" || s.Way.MTU != 1500 || s.Way.Uplink == 0 || s.Way.Source.IsZero() {
-			t.Errorf("way to %v: %+v", e.Remote, s.Way)
+		if s.Route.NextHop.String() != "02:00:00:00:00:fe" || s.Route.MTU != 1500 || s.Route.Uplink == 0 || s.Route.Source.IsZero() {
+			t.Errorf("route to %v: %+v", e.Remote, s.Route)
 		}
 	}
 	if out := nstest.Sh(t, "ip neigh show to 192.0.2.254"); !strings.Contains(out, "managed") || !strings.Contains(out, "116") {
@@ -98,7 +99,7 @@ func TestWaysFollowTheUnderlay(t *testing.T) {
 	select {
 	case <-l.Changes():
 	case <-time.After(time.Second):
-		t.Error("nobody is told of the first ways")
+		t.Error("nobody is told of the first routes")
 	}
 
 	i := l.Interfaces()["up0"]
@@ -113,11 +114,11 @@ func TestWaysFollowTheUnderlay(t *testing.T) {
 	l.router.Must(t, `ip link set r0 down && ip link set r0 address 02:00:00:00:00:fd && ip link set r0 up && ip addr add 2001:db8:1::fe/64 dev r0 nodad`)
 	nstest.Sh(t, `ip neigh flush dev up0; ping -c1 -W2 192.0.2.254 >/dev/null; ping -c1 -W2 2001:db8:1::fe > /dev/null`)
 	for _, w := range []Tunnel{way4, way6} {
-		l.await(t, w.Ends, "another router", func(s State) bool { return s.Err == nil && s.Way.NextHop[5] == 0xfd })
+		l.await(t, w.Endpoints, "another router", func(s State) bool { return s.Err == nil && s.Route.NextHop[5] == 0xfd })
 	}
 
 	nstest.Sh(t, `ip route replace default via 192.0.2.254 mtu 1400`)
-	l.await(t, way4.Ends, "a route with an MTU", func(s State) bool { return s.Err == nil && s.Way.MTU == 1400 && !s.Way.Narrow })
+	l.await(t, way4.Endpoints, "a route with an MTU", func(s State) bool { return s.Err == nil && s.Route.MTU == 1400 && !s.Route.Narrow })
 
 	for _, c := range []struct{ command, mend, says string }{
 		{"ip route del default", "ip route add default via 192.0.2.254", "no route"},
@@ -129,9 +130,9 @@ func TestWaysFollowTheUnderlay(t *testing.T) {
 			"ip link del other", "other, which is no uplink"},
 	} {
 		nstest.Sh(t, c.command)
-		l.await(t, way4.Ends, c.command, func(s State) bool { return s.Err != nil && strings.Contains(s.Err.Error(), c.says) })
+		l.await(t, way4.Endpoints, c.command, func(s State) bool { return s.Err != nil && strings.Contains(s.Err.Error(), c.says) })
 		nstest.Sh(t, c.mend)
-		l.await(t, way4.Ends, c.mend, func(s State) bool { return s.Err == nil })
+		l.await(t, way4.Endpoints, c.mend, func(s State) bool { return s.Err == nil })
 	}
 
 	nstest.Sh(t, "ip link set up0 mtu 1400; ip link add other type dummy || true")
@@ -144,7 +145,7 @@ func TestWaysFollowTheUnderlay(t *testing.T) {
 	l.Use("v", nil)
 	for deadline := time.Now().Add(2 * time.Second); strings.Contains(nstest.Sh(t, "ip neigh"), "managed"); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("neighbours that no way needs are kept:", nstest.Sh(t, "ip neigh"))
+			t.Fatal("neighbours that no route needs are kept:", nstest.Sh(t, "ip neigh"))
 		}
 	}
 }
@@ -157,13 +158,13 @@ func TestSilentNextHop(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	began := time.Now()
-	s := l.Resolve(ctx, []Ends{way4.Ends})[way4.Ends]
+	s := l.Resolve(ctx, []tunnel.Endpoints{way4.Endpoints})[way4.Endpoints]
 	if s.Err == nil || time.Since(began) > time.Second {
 		t.Fatalf("a next hop that is not there: %+v after %v", s, time.Since(began))
 	}
-	l.await(t, way4.Ends, "silence", func(s State) bool { return s.Err != nil && strings.Contains(s.Err.Error(), "does not answer") })
+	l.await(t, way4.Endpoints, "silence", func(s State) bool { return s.Err != nil && strings.Contains(s.Err.Error(), "does not answer") })
 	l.router.Must(t, "ip addr add 192.0.2.254/24 dev r0")
-	l.await(t, way4.Ends, "the next hop has come", func(s State) bool { return s.Err == nil })
+	l.await(t, way4.Endpoints, "the next hop has come", func(s State) bool { return s.Err == nil })
 }
 
 // TestPredecessor leaves its neighbours to the next one, which lets go of what
@@ -192,7 +193,7 @@ func TestPredecessor(t *testing.T) {
 	}
 }
 
-// TestPathMTU narrows the way behind the router and sends what does not fit.
+// TestPathMTU narrows the path behind the router and sends what does not fit.
 func TestPathMTU(t *testing.T) {
 	l := newLab(t)
 	l.open(t)
@@ -200,7 +201,7 @@ func TestPathMTU(t *testing.T) {
 	l.router.Must(t, "ip link set r1 mtu 1400")
 	for _, w := range []Tunnel{way4, way6} {
 		l.send(t, w, 1500)
-		l.await(t, w.Ends, "too large", func(s State) bool { return s.Err == nil && s.Way.MTU == 1400 && s.Way.Narrow })
+		l.await(t, w.Endpoints, "too large", func(s State) bool { return s.Err == nil && s.Route.MTU == 1400 && s.Route.Narrow })
 	}
 	// It is forgotten in time, and learned anew.
 	l.mu.Lock()
@@ -211,7 +212,7 @@ func TestPathMTU(t *testing.T) {
 	l.mu.Unlock()
 	l.wake()
 	for _, w := range []Tunnel{way4, way6} {
-		l.await(t, w.Ends, "later", func(s State) bool { return s.Err == nil && s.Way.MTU == 1500 && !s.Way.Narrow })
+		l.await(t, w.Endpoints, "later", func(s State) bool { return s.Err == nil && s.Route.MTU == 1500 && !s.Route.Narrow })
 	}
 }
 
@@ -222,12 +223,12 @@ func TestStrangersCannotNarrow(t *testing.T) {
 	l.resolve(t)
 	l.router.Must(t, "ip link set r1 mtu 1400")
 	for name, w := range map[string]Tunnel{
-		"another key":  {Ends: way4.Ends, Key: way4.Key + 1},
-		"another key6": {Ends: way6.Ends, Key: way6.Key + 1},
+		"another key":  {Endpoints: way4.Endpoints, Key: way4.Key + 1},
+		"another key6": {Endpoints: way6.Endpoints, Key: way6.Key + 1},
 	} {
 		l.send(t, w, 1500)
 		time.Sleep(100 * time.Millisecond)
-		if s := l.States()[w.Ends]; s.Err != nil || s.Way.MTU != 1500 {
+		if s := l.States()[w.Endpoints]; s.Err != nil || s.Route.MTU != 1500 {
 			t.Errorf("%s: %+v", name, s)
 		}
 	}
@@ -236,9 +237,9 @@ func TestStrangersCannotNarrow(t *testing.T) {
 	if !strings.Contains(nstest.Sh(t, "ip route get 198.51.100.1"), "mtu 1400") {
 		t.Fatal("the kernel did not learn; this test shows nothing")
 	}
-	nstest.Sh(t, "ip route add 203.0.113.0/24 via 192.0.2.254") // has the ways looked up
+	nstest.Sh(t, "ip route add 203.0.113.0/24 via 192.0.2.254") // has the routes looked up
 	time.Sleep(100 * time.Millisecond)
-	if s := l.States()[way4.Ends]; s.Err != nil || s.Way.MTU != 1500 {
+	if s := l.States()[way4.Endpoints]; s.Err != nil || s.Route.MTU != 1500 {
 		t.Errorf("what the kernel has learned for others: %+v", s)
 	}
 }
@@ -308,11 +309,11 @@ func TestLower(t *testing.T) {
 		{1500, 1500, 0},
 	} {
 		u := &Underlay{
-			dirty: make(chan struct{}, 1), used: map[string][]Tunnel{"v": {way4}}, narrow: map[Ends]narrow{},
-			states: map[Ends]State{way4.Ends: {Way: Way{MTU: 1500}}},
+			dirty: make(chan struct{}, 1), used: map[string][]Tunnel{"v": {way4}}, narrow: map[tunnel.Endpoints]narrow{},
+			states: map[tunnel.Endpoints]State{way4.Endpoints: {Route: tunnel.Route{MTU: 1500}}},
 		}
-		u.lower(way4, c.size, c.mtu)
-		if got := u.narrow[way4.Ends].mtu; got != c.want {
+		u.narrowPath(way4, c.size, c.mtu)
+		if got := u.narrow[way4.Endpoints].mtu; got != c.want {
 			t.Errorf("a packet of %d, %d fit: %d, want %d", c.size, c.mtu, got, c.want)
 		}
 	}

@@ -44,8 +44,14 @@ const (
 	AgentServiceExecProcedure = "/trellis.v1.AgentService/Exec"
 	// AgentServiceCaptureProcedure is the fully-qualified name of the AgentService's Capture RPC.
 	AgentServiceCaptureProcedure = "/trellis.v1.AgentService/Capture"
+	// AgentServiceLogsProcedure is the fully-qualified name of the AgentService's Logs RPC.
+	AgentServiceLogsProcedure = "/trellis.v1.AgentService/Logs"
+	// AgentServiceRestartProcedure is the fully-qualified name of the AgentService's Restart RPC.
+	AgentServiceRestartProcedure = "/trellis.v1.AgentService/Restart"
 	// AgentServiceSendEchoesProcedure is the fully-qualified name of the AgentService's SendEchoes RPC.
 	AgentServiceSendEchoesProcedure = "/trellis.v1.AgentService/SendEchoes"
+	// AgentServiceAddressesProcedure is the fully-qualified name of the AgentService's Addresses RPC.
+	AgentServiceAddressesProcedure = "/trellis.v1.AgentService/Addresses"
 	// AgentServiceNodeStatsProcedure is the fully-qualified name of the AgentService's NodeStats RPC.
 	AgentServiceNodeStatsProcedure = "/trellis.v1.AgentService/NodeStats"
 	// AgentServicePortStatsProcedure is the fully-qualified name of the AgentService's PortStats RPC.
@@ -68,8 +74,14 @@ type AgentServiceClient interface {
 	Exec(context.Context) *connect.BidiStreamForClient[v1.ExecRequest, v1.ExecResponse]
 	// Capture streams a pcap file (header first) of one interface's frames.
 	Capture(context.Context, *connect.Request[v1.CaptureRequest]) (*connect.ServerStreamForClient[v1.CaptureResponse], error)
+	// Logs streams what the services of a node have printed.
+	Logs(context.Context, *connect.Request[v1.LogsRequest]) (*connect.ServerStreamForClient[v1.LogsResponse], error)
+	// Restart restarts a service of a node, or the node.
+	Restart(context.Context, *connect.Request[v1.RestartRequest]) (*connect.Response[v1.RestartResponse], error)
 	// SendEchoes pings from nodes that run here.
 	SendEchoes(context.Context, *connect.Request[v1.SendEchoesRequest]) (*connect.ServerStreamForClient[v1.SendEchoesResponse], error)
+	// Addresses gives the addresses that nodes of a VNet that run here have.
+	Addresses(context.Context, *connect.Request[v1.AddressesRequest]) (*connect.Response[v1.AddressesResponse], error)
 	// NodeStats tells what the nodes of a VNet that run here use now.
 	NodeStats(context.Context, *connect.Request[v1.NodeStatsRequest]) (*connect.Response[v1.NodeStatsResponse], error)
 	// PortStats tells the counters of the interfaces that a VNet has here.
@@ -114,10 +126,28 @@ func NewAgentServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(agentServiceMethods.ByName("Capture")),
 			connect.WithClientOptions(opts...),
 		),
+		logs: connect.NewClient[v1.LogsRequest, v1.LogsResponse](
+			httpClient,
+			baseURL+AgentServiceLogsProcedure,
+			connect.WithSchema(agentServiceMethods.ByName("Logs")),
+			connect.WithClientOptions(opts...),
+		),
+		restart: connect.NewClient[v1.RestartRequest, v1.RestartResponse](
+			httpClient,
+			baseURL+AgentServiceRestartProcedure,
+			connect.WithSchema(agentServiceMethods.ByName("Restart")),
+			connect.WithClientOptions(opts...),
+		),
 		sendEchoes: connect.NewClient[v1.SendEchoesRequest, v1.SendEchoesResponse](
 			httpClient,
 			baseURL+AgentServiceSendEchoesProcedure,
 			connect.WithSchema(agentServiceMethods.ByName("SendEchoes")),
+			connect.WithClientOptions(opts...),
+		),
+		addresses: connect.NewClient[v1.AddressesRequest, v1.AddressesResponse](
+			httpClient,
+			baseURL+AgentServiceAddressesProcedure,
+			connect.WithSchema(agentServiceMethods.ByName("Addresses")),
 			connect.WithClientOptions(opts...),
 		),
 		nodeStats: connect.NewClient[v1.NodeStatsRequest, v1.NodeStatsResponse](
@@ -153,7 +183,10 @@ type agentServiceClient struct {
 	dryRun      *connect.Client[v1.DryRunRequest, v1.DryRunResponse]
 	exec        *connect.Client[v1.ExecRequest, v1.ExecResponse]
 	capture     *connect.Client[v1.CaptureRequest, v1.CaptureResponse]
+	logs        *connect.Client[v1.LogsRequest, v1.LogsResponse]
+	restart     *connect.Client[v1.RestartRequest, v1.RestartResponse]
 	sendEchoes  *connect.Client[v1.SendEchoesRequest, v1.SendEchoesResponse]
+	addresses   *connect.Client[v1.AddressesRequest, v1.AddressesResponse]
 	nodeStats   *connect.Client[v1.NodeStatsRequest, v1.NodeStatsResponse]
 	portStats   *connect.Client[v1.PortStatsRequest, v1.PortStatsResponse]
 	uplinkStats *connect.Client[v1.UplinkStatsRequest, v1.UplinkStatsResponse]
@@ -180,9 +213,24 @@ func (c *agentServiceClient) Capture(ctx context.Context, req *connect.Request[v
 	return c.capture.CallServerStream(ctx, req)
 }
 
+// Logs calls trellis.v1.AgentService.Logs.
+func (c *agentServiceClient) Logs(ctx context.Context, req *connect.Request[v1.LogsRequest]) (*connect.ServerStreamForClient[v1.LogsResponse], error) {
+	return c.logs.CallServerStream(ctx, req)
+}
+
+// Restart calls trellis.v1.AgentService.Restart.
+func (c *agentServiceClient) Restart(ctx context.Context, req *connect.Request[v1.RestartRequest]) (*connect.Response[v1.RestartResponse], error) {
+	return c.restart.CallUnary(ctx, req)
+}
+
 // SendEchoes calls trellis.v1.AgentService.SendEchoes.
 func (c *agentServiceClient) SendEchoes(ctx context.Context, req *connect.Request[v1.SendEchoesRequest]) (*connect.ServerStreamForClient[v1.SendEchoesResponse], error) {
 	return c.sendEchoes.CallServerStream(ctx, req)
+}
+
+// Addresses calls trellis.v1.AgentService.Addresses.
+func (c *agentServiceClient) Addresses(ctx context.Context, req *connect.Request[v1.AddressesRequest]) (*connect.Response[v1.AddressesResponse], error) {
+	return c.addresses.CallUnary(ctx, req)
 }
 
 // NodeStats calls trellis.v1.AgentService.NodeStats.
@@ -216,8 +264,14 @@ type AgentServiceHandler interface {
 	Exec(context.Context, *connect.BidiStream[v1.ExecRequest, v1.ExecResponse]) error
 	// Capture streams a pcap file (header first) of one interface's frames.
 	Capture(context.Context, *connect.Request[v1.CaptureRequest], *connect.ServerStream[v1.CaptureResponse]) error
+	// Logs streams what the services of a node have printed.
+	Logs(context.Context, *connect.Request[v1.LogsRequest], *connect.ServerStream[v1.LogsResponse]) error
+	// Restart restarts a service of a node, or the node.
+	Restart(context.Context, *connect.Request[v1.RestartRequest]) (*connect.Response[v1.RestartResponse], error)
 	// SendEchoes pings from nodes that run here.
 	SendEchoes(context.Context, *connect.Request[v1.SendEchoesRequest], *connect.ServerStream[v1.SendEchoesResponse]) error
+	// Addresses gives the addresses that nodes of a VNet that run here have.
+	Addresses(context.Context, *connect.Request[v1.AddressesRequest]) (*connect.Response[v1.AddressesResponse], error)
 	// NodeStats tells what the nodes of a VNet that run here use now.
 	NodeStats(context.Context, *connect.Request[v1.NodeStatsRequest]) (*connect.Response[v1.NodeStatsResponse], error)
 	// PortStats tells the counters of the interfaces that a VNet has here.
@@ -258,10 +312,28 @@ func NewAgentServiceHandler(svc AgentServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(agentServiceMethods.ByName("Capture")),
 		connect.WithHandlerOptions(opts...),
 	)
+	agentServiceLogsHandler := connect.NewServerStreamHandler(
+		AgentServiceLogsProcedure,
+		svc.Logs,
+		connect.WithSchema(agentServiceMethods.ByName("Logs")),
+		connect.WithHandlerOptions(opts...),
+	)
+	agentServiceRestartHandler := connect.NewUnaryHandler(
+		AgentServiceRestartProcedure,
+		svc.Restart,
+		connect.WithSchema(agentServiceMethods.ByName("Restart")),
+		connect.WithHandlerOptions(opts...),
+	)
 	agentServiceSendEchoesHandler := connect.NewServerStreamHandler(
 		AgentServiceSendEchoesProcedure,
 		svc.SendEchoes,
 		connect.WithSchema(agentServiceMethods.ByName("SendEchoes")),
+		connect.WithHandlerOptions(opts...),
+	)
+	agentServiceAddressesHandler := connect.NewUnaryHandler(
+		AgentServiceAddressesProcedure,
+		svc.Addresses,
+		connect.WithSchema(agentServiceMethods.ByName("Addresses")),
 		connect.WithHandlerOptions(opts...),
 	)
 	agentServiceNodeStatsHandler := connect.NewUnaryHandler(
@@ -298,8 +370,14 @@ func NewAgentServiceHandler(svc AgentServiceHandler, opts ...connect.HandlerOpti
 			agentServiceExecHandler.ServeHTTP(w, r)
 		case AgentServiceCaptureProcedure:
 			agentServiceCaptureHandler.ServeHTTP(w, r)
+		case AgentServiceLogsProcedure:
+			agentServiceLogsHandler.ServeHTTP(w, r)
+		case AgentServiceRestartProcedure:
+			agentServiceRestartHandler.ServeHTTP(w, r)
 		case AgentServiceSendEchoesProcedure:
 			agentServiceSendEchoesHandler.ServeHTTP(w, r)
+		case AgentServiceAddressesProcedure:
+			agentServiceAddressesHandler.ServeHTTP(w, r)
 		case AgentServiceNodeStatsProcedure:
 			agentServiceNodeStatsHandler.ServeHTTP(w, r)
 		case AgentServicePortStatsProcedure:
@@ -333,8 +411,20 @@ func (UnimplementedAgentServiceHandler) Capture(context.Context, *connect.Reques
 	return connect.NewError(connect.CodeUnimplemented, errors.New("trellis.v1.AgentService.Capture is not implemented"))
 }
 
+func (UnimplementedAgentServiceHandler) Logs(context.Context, *connect.Request[v1.LogsRequest], *connect.ServerStream[v1.LogsResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("trellis.v1.AgentService.Logs is not implemented"))
+}
+
+func (UnimplementedAgentServiceHandler) Restart(context.Context, *connect.Request[v1.RestartRequest]) (*connect.Response[v1.RestartResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("trellis.v1.AgentService.Restart is not implemented"))
+}
+
 func (UnimplementedAgentServiceHandler) SendEchoes(context.Context, *connect.Request[v1.SendEchoesRequest], *connect.ServerStream[v1.SendEchoesResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("trellis.v1.AgentService.SendEchoes is not implemented"))
+}
+
+func (UnimplementedAgentServiceHandler) Addresses(context.Context, *connect.Request[v1.AddressesRequest]) (*connect.Response[v1.AddressesResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("trellis.v1.AgentService.Addresses is not implemented"))
 }
 
 func (UnimplementedAgentServiceHandler) NodeStats(context.Context, *connect.Request[v1.NodeStatsRequest]) (*connect.Response[v1.NodeStatsResponse], error) {

@@ -49,6 +49,10 @@ const (
 	VNetServiceExecProcedure = "/trellis.v1.VNetService/Exec"
 	// VNetServiceCaptureProcedure is the fully-qualified name of the VNetService's Capture RPC.
 	VNetServiceCaptureProcedure = "/trellis.v1.VNetService/Capture"
+	// VNetServiceLogsProcedure is the fully-qualified name of the VNetService's Logs RPC.
+	VNetServiceLogsProcedure = "/trellis.v1.VNetService/Logs"
+	// VNetServiceRestartProcedure is the fully-qualified name of the VNetService's Restart RPC.
+	VNetServiceRestartProcedure = "/trellis.v1.VNetService/Restart"
 	// VNetServicePingProcedure is the fully-qualified name of the VNetService's Ping RPC.
 	VNetServicePingProcedure = "/trellis.v1.VNetService/Ping"
 	// VNetServiceHostsProcedure is the fully-qualified name of the VNetService's Hosts RPC.
@@ -76,6 +80,11 @@ type VNetServiceClient interface {
 	Exec(context.Context) *connect.BidiStreamForClient[v1.ExecRequest, v1.ExecResponse]
 	// Capture streams a pcap file (header first) of one interface's frames.
 	Capture(context.Context, *connect.Request[v1.CaptureRequest]) (*connect.ServerStreamForClient[v1.CaptureResponse], error)
+	// Logs streams what the services of a node have printed.
+	Logs(context.Context, *connect.Request[v1.LogsRequest]) (*connect.ServerStreamForClient[v1.LogsResponse], error)
+	// Restart restarts one service of a node, or the node: a new container, with its
+	// interfaces, while all else stays. It returns when the node runs again.
+	Restart(context.Context, *connect.Request[v1.RestartRequest]) (*connect.Response[v1.RestartResponse], error)
 	// Ping sends ICMP and ICMPv6 echo requests between the nodes' loopbacks.
 	Ping(context.Context, *connect.Request[v1.PingRequest]) (*connect.ServerStreamForClient[v1.PingResponse], error)
 	// Hosts tells of the substrate nodes.
@@ -140,6 +149,18 @@ func NewVNetServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(vNetServiceMethods.ByName("Capture")),
 			connect.WithClientOptions(opts...),
 		),
+		logs: connect.NewClient[v1.LogsRequest, v1.LogsResponse](
+			httpClient,
+			baseURL+VNetServiceLogsProcedure,
+			connect.WithSchema(vNetServiceMethods.ByName("Logs")),
+			connect.WithClientOptions(opts...),
+		),
+		restart: connect.NewClient[v1.RestartRequest, v1.RestartResponse](
+			httpClient,
+			baseURL+VNetServiceRestartProcedure,
+			connect.WithSchema(vNetServiceMethods.ByName("Restart")),
+			connect.WithClientOptions(opts...),
+		),
 		ping: connect.NewClient[v1.PingRequest, v1.PingResponse](
 			httpClient,
 			baseURL+VNetServicePingProcedure,
@@ -176,6 +197,8 @@ type vNetServiceClient struct {
 	setLink    *connect.Client[v1.SetLinkRequest, v1.SetLinkResponse]
 	exec       *connect.Client[v1.ExecRequest, v1.ExecResponse]
 	capture    *connect.Client[v1.CaptureRequest, v1.CaptureResponse]
+	logs       *connect.Client[v1.LogsRequest, v1.LogsResponse]
+	restart    *connect.Client[v1.RestartRequest, v1.RestartResponse]
 	ping       *connect.Client[v1.PingRequest, v1.PingResponse]
 	hosts      *connect.Client[v1.HostsRequest, v1.HostsResponse]
 	forgetHost *connect.Client[v1.ForgetHostRequest, v1.ForgetHostResponse]
@@ -217,6 +240,16 @@ func (c *vNetServiceClient) Capture(ctx context.Context, req *connect.Request[v1
 	return c.capture.CallServerStream(ctx, req)
 }
 
+// Logs calls trellis.v1.VNetService.Logs.
+func (c *vNetServiceClient) Logs(ctx context.Context, req *connect.Request[v1.LogsRequest]) (*connect.ServerStreamForClient[v1.LogsResponse], error) {
+	return c.logs.CallServerStream(ctx, req)
+}
+
+// Restart calls trellis.v1.VNetService.Restart.
+func (c *vNetServiceClient) Restart(ctx context.Context, req *connect.Request[v1.RestartRequest]) (*connect.Response[v1.RestartResponse], error) {
+	return c.restart.CallUnary(ctx, req)
+}
+
 // Ping calls trellis.v1.VNetService.Ping.
 func (c *vNetServiceClient) Ping(ctx context.Context, req *connect.Request[v1.PingRequest]) (*connect.ServerStreamForClient[v1.PingResponse], error) {
 	return c.ping.CallServerStream(ctx, req)
@@ -254,6 +287,11 @@ type VNetServiceHandler interface {
 	Exec(context.Context, *connect.BidiStream[v1.ExecRequest, v1.ExecResponse]) error
 	// Capture streams a pcap file (header first) of one interface's frames.
 	Capture(context.Context, *connect.Request[v1.CaptureRequest], *connect.ServerStream[v1.CaptureResponse]) error
+	// Logs streams what the services of a node have printed.
+	Logs(context.Context, *connect.Request[v1.LogsRequest], *connect.ServerStream[v1.LogsResponse]) error
+	// Restart restarts one service of a node, or the node: a new container, with its
+	// interfaces, while all else stays. It returns when the node runs again.
+	Restart(context.Context, *connect.Request[v1.RestartRequest]) (*connect.Response[v1.RestartResponse], error)
 	// Ping sends ICMP and ICMPv6 echo requests between the nodes' loopbacks.
 	Ping(context.Context, *connect.Request[v1.PingRequest], *connect.ServerStream[v1.PingResponse]) error
 	// Hosts tells of the substrate nodes.
@@ -314,6 +352,18 @@ func NewVNetServiceHandler(svc VNetServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(vNetServiceMethods.ByName("Capture")),
 		connect.WithHandlerOptions(opts...),
 	)
+	vNetServiceLogsHandler := connect.NewServerStreamHandler(
+		VNetServiceLogsProcedure,
+		svc.Logs,
+		connect.WithSchema(vNetServiceMethods.ByName("Logs")),
+		connect.WithHandlerOptions(opts...),
+	)
+	vNetServiceRestartHandler := connect.NewUnaryHandler(
+		VNetServiceRestartProcedure,
+		svc.Restart,
+		connect.WithSchema(vNetServiceMethods.ByName("Restart")),
+		connect.WithHandlerOptions(opts...),
+	)
 	vNetServicePingHandler := connect.NewServerStreamHandler(
 		VNetServicePingProcedure,
 		svc.Ping,
@@ -354,6 +404,10 @@ func NewVNetServiceHandler(svc VNetServiceHandler, opts ...connect.HandlerOption
 			vNetServiceExecHandler.ServeHTTP(w, r)
 		case VNetServiceCaptureProcedure:
 			vNetServiceCaptureHandler.ServeHTTP(w, r)
+		case VNetServiceLogsProcedure:
+			vNetServiceLogsHandler.ServeHTTP(w, r)
+		case VNetServiceRestartProcedure:
+			vNetServiceRestartHandler.ServeHTTP(w, r)
 		case VNetServicePingProcedure:
 			vNetServicePingHandler.ServeHTTP(w, r)
 		case VNetServiceHostsProcedure:
@@ -397,6 +451,14 @@ func (UnimplementedVNetServiceHandler) Exec(context.Context, *connect.BidiStream
 
 func (UnimplementedVNetServiceHandler) Capture(context.Context, *connect.Request[v1.CaptureRequest], *connect.ServerStream[v1.CaptureResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("trellis.v1.VNetService.Capture is not implemented"))
+}
+
+func (UnimplementedVNetServiceHandler) Logs(context.Context, *connect.Request[v1.LogsRequest], *connect.ServerStream[v1.LogsResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("trellis.v1.VNetService.Logs is not implemented"))
+}
+
+func (UnimplementedVNetServiceHandler) Restart(context.Context, *connect.Request[v1.RestartRequest]) (*connect.Response[v1.RestartResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("trellis.v1.VNetService.Restart is not implemented"))
 }
 
 func (UnimplementedVNetServiceHandler) Ping(context.Context, *connect.Request[v1.PingRequest], *connect.ServerStream[v1.PingResponse]) error {

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * The policy cache: which interfaces of nodes had nothing but the FIB deciding on
+ * their packets when the fast path last looked, in this tick of the kernel's.
+ * Reading all of it takes some thirty guarded loads, a sixth of what forwarding a
+ * packet costs; so it is read once a tick for each interface. Only clear ones are
+ * cached: what stands in the way is read with every packet, and those are the
+ * stack's anyway.
+ */
+#pragma once
+
+#include "egress.h"
+
+/* Nothing but the FIB decides on what is received over IPv4 and IPv6; what is
+ * transmitted, no longer than the interface's MTU, goes at once. */
+#define POLICY_RX4 1
+#define POLICY_RX6 2
+#define POLICY_TX 4
+
+/* One word, so that it is read and written at once. From the top: 24 bits of the
+ * tick, 16 of whose it is, the MTU (with POLICY_TX), and the bits above. */
+#define POLICY_OWNER 24
+#define POLICY_TICK 40
+#define POLICY_MTU 8
+
+struct policy_word {
+	__u64 word;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_EGRESS_INDEX);
+	__type(key, __u32); /* as in egress_index */
+	__type(value, struct policy_word);
+} policy_cache SEC(".maps");
+
+struct policy_entry {
+	struct policy_word *at; /* NULL: nothing is cached */
+	__u64 word;             /* of this tick and interface */
+};
+
+/*
+ * policy_of gives what is cached of a node's interface. Whose a word is: interface
+ * indices repeat from namespace to namespace, and the block is a hint, so the
+ * number of the namespace goes in.
+ */
+static __always_inline struct policy_entry policy_of(__u32 block, __u64 netns, __u32 ifindex)
+{
+	__u32 index = block + ifindex;
+	struct policy_entry p = {.at = bpf_map_lookup_elem(&policy_cache, &index)};
+	__u64 owner = (netns * 31 + ifindex) & 0xffff;
+
+	p.word = bpf_jiffies64() << POLICY_TICK | owner << POLICY_OWNER;
+	if (p.at) {
+		__u64 cached = *(volatile __u64 *)&p.at->word;
+
+		if (!((cached ^ p.word) >> POLICY_OWNER))
+			p.word = cached;
+	}
+	return p;
+}
+
+static __always_inline void cache_policy(struct policy_entry *p, __u64 bits)
+{
+	p->word |= bits;
+	if (p->at)
+		*(volatile __u64 *)&p->at->word = p->word;
+}
+
+static __always_inline int policy_cached(const struct policy_entry *p, __u64 bit)
+{
+	return !!(p->word & bit);
+}
+
+/* tx_cached: a frame of the length may leave by the interface. */
+static __always_inline int tx_cached(const struct policy_entry *p, __u32 length)
+{
+	return policy_cached(p, POLICY_TX) && length <= ((p->word >> POLICY_MTU) & 0xffff) + sizeof(struct ethhdr);
+}

@@ -1,0 +1,137 @@
+package vnet
+
+import (
+	"slices"
+	"strings"
+)
+
+// DaemonKind is what descriptions of networks have to know of one kind of routing
+// software. How it is configured, package routing knows, under the same name.
+type DaemonKind struct {
+	Name    Daemon
+	Title   string // as its makers write it
+	Package string // of Debian and Ubuntu
+	// Dirs are where its programs are installed, besides the search path.
+	Dirs []string
+	// Programs are those that Trellis starts, the one that always runs first.
+	Programs []string
+	// Speaks gives the programs that each protocol takes besides the first.
+	Speaks map[Protocol][]string
+	// Unnumbered lists the protocols that it speaks over links without subnets.
+	Unnumbered []Protocol
+
+	configures func(path string) bool     // a file of that path is its configuration
+	addressed  func(text string) []string // interfaces that a configuration gives addresses to; nil: not read
+}
+
+// DaemonKinds lists what routing software there is. The first whose configuration a
+// node brings is the one that runs there.
+var DaemonKinds = []*DaemonKind{&frrKind, &birdKind}
+
+// DefaultDaemon speaks the protocols for which no daemon is named.
+const DefaultDaemon = FRR
+
+// Kind gives what is known of a daemon; nil: there is none of that name.
+func (d Daemon) Kind() *DaemonKind {
+	for _, k := range DaemonKinds {
+		if k.Name == d {
+			return k
+		}
+	}
+	return nil
+}
+
+// DaemonNames lists the daemons as descriptions name them.
+func DaemonNames() []string {
+	return daemonsThat(func(*DaemonKind) bool { return true })
+}
+
+func daemonsThat(are func(*DaemonKind) bool) []string {
+	var names []string
+	for _, k := range DaemonKinds {
+		if are(k) {
+			names = append(names, string(k.Name))
+		}
+	}
+	return names
+}
+
+// unspoken gives a protocol of the routing that its daemon does not speak, empty
+// where it speaks all.
+func (r Routing) unspoken(d Daemon) Protocol {
+	k := d.Kind()
+	if k == nil {
+		return ""
+	}
+	for _, p := range []Protocol{OSPF, ISIS, BGP, RIP} {
+		if _, ok := k.Speaks[p]; !ok && r.Speaks(p) {
+			return p
+		}
+	}
+	return ""
+}
+
+// programs names the programs that the node's routing runs.
+func (n *Node) programs() []string {
+	k := n.Routing.Daemon.Kind()
+	if k == nil {
+		return nil
+	}
+	out := []string{k.Programs[0]}
+	for _, p := range []Protocol{OSPF, ISIS, BGP, RIP} {
+		if n.Routing.Speaks(p) {
+			out = append(out, k.Speaks[p]...)
+		}
+	}
+	return out
+}
+
+// OwnDaemon gives the routing software that a configuration among the node's
+// files is for, empty where there is none. Only where the node starts nothing of
+// its own: an image or a command of the user's starts its daemons itself.
+func (n *Node) OwnDaemon() Daemon {
+	if n.Image != "" && n.Image != DefaultImage || len(n.Cmd) > 0 {
+		return ""
+	}
+	if own := n.configuredDaemons(); len(own) > 0 {
+		return own[0].Name
+	}
+	return ""
+}
+
+// configuredDaemons gives the routing software that the node's files configure.
+func (n *Node) configuredDaemons() []*DaemonKind {
+	var own []*DaemonKind
+	for _, k := range DaemonKinds {
+		if slices.ContainsFunc(n.Files, func(f File) bool { return k.configures(f.Path) }) {
+			own = append(own, k)
+		}
+	}
+	return own
+}
+
+// configuredInterfaces names the interfaces that the node's own configurations
+// give addresses to.
+func (n *Node) configuredInterfaces() map[string]bool {
+	found := map[string]bool{}
+	for _, k := range DaemonKinds {
+		for i := range n.Files {
+			if k.addressed == nil || !k.configures(n.Files[i].Path) {
+				continue
+			}
+			for _, name := range k.addressed(string(n.Files[i].Content)) {
+				found[name] = true
+			}
+		}
+	}
+	return found
+}
+
+// orList writes names as "a, b or c".
+func orList(names []string) string {
+	if len(names) < 2 {
+		return strings.Join(names, "")
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " or " + names[last]
+}

@@ -1,0 +1,49 @@
+package vnet
+
+import (
+	"path"
+	"strings"
+)
+
+// FRR is https://frrouting.org.
+const FRR Daemon = "frr"
+
+// FRRDirectory holds FRR's configuration, as Debian and Ubuntu build it.
+const FRRDirectory = "/etc/frr"
+
+var frrKind = DaemonKind{
+	Name: FRR, Title: "FRR", Package: "frr",
+	Dirs:     []string{"/usr/lib/frr", "/usr/libexec/frr"},
+	Programs: []string{"zebra", "ospfd", "ospf6d", "isisd", "bgpd", "ripd", "ripngd"},
+	Speaks: map[Protocol][]string{
+		OSPF: {"ospfd", "ospf6d"}, ISIS: {"isisd"}, BGP: {"bgpd"}, RIP: {"ripd", "ripngd"},
+	},
+	Unnumbered: []Protocol{OSPF, ISIS},
+	configures: isFRRConfig,
+	addressed:  frrAddressed,
+}
+
+// isFRRConfig reports whether FRR's daemons, or Debian's list of them, are
+// configured by a file of that path.
+func isFRRConfig(p string) bool {
+	dir, name := path.Split(p)
+	return dir == FRRDirectory+"/" && (name == "daemons" || strings.HasSuffix(name, ".conf") && name != "vtysh.conf")
+}
+
+// frrAddressed names the interfaces that a configuration of FRR gives addresses to.
+func frrAddressed(text string) []string {
+	var found []string
+	current := ""
+	for line := range strings.Lines(text) {
+		words := strings.Fields(line)
+		switch {
+		case len(words) >= 2 && words[0] == "interface":
+			current = words[1]
+		case len(words) > 0 && line[0] != ' ' && line[0] != '\t' && line[0] != '!':
+			current = "" // another context
+		case current != "" && len(words) >= 3 && (words[0] == "ip" || words[0] == "ipv6") && words[1] == "address":
+			found = append(found, current)
+		}
+	}
+	return found
+}

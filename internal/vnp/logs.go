@@ -1,0 +1,60 @@
+package vnp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"connectrpc.com/connect"
+
+	trellisv1 "trellis/api/trellis/v1"
+	"trellis/internal/agentapi"
+)
+
+// Logs streams what the services of a node have printed.
+func (s *Service) Logs(ctx context.Context, req *connect.Request[trellisv1.LogsRequest], stream *connect.ServerStream[trellisv1.LogsResponse]) error {
+	m := req.Msg
+	if m.Tail < 0 {
+		return connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("%d lines: want 0, for all, or more", m.Tail))
+	}
+	agent, err := s.agentOf(ctx, m.Vnet, m.Node)
+	if err != nil {
+		return err
+	}
+	err = agent.Logs(ctx, m.Vnet, m.Node, agentapi.LogQueryOf(m), agentapi.LogSender(stream))
+	if err != nil && !errors.Is(err, context.Canceled) {
+		return s.fail(err)
+	}
+	return nil
+}
+
+// Restart restarts a service of a node, or the node.
+func (s *Service) Restart(ctx context.Context, req *connect.Request[trellisv1.RestartRequest]) (*connect.Response[trellisv1.RestartResponse], error) {
+	m := req.Msg
+	agent, err := s.agentOf(ctx, m.Vnet, m.Node)
+	if err != nil {
+		return nil, err
+	}
+	if err := agent.Restart(ctx, m.Vnet, m.Node, m.Service); err != nil {
+		return nil, s.fail(err)
+	}
+	s.log.Info("restarted", "vnet", m.Vnet, "node", m.Node, "service", m.Service)
+	return connect.NewResponse(&trellisv1.RestartResponse{}), nil
+}
+
+// agentOf gives the agent of the substrate node that a node is placed on. Its error
+// has a code.
+func (s *Service) agentOf(ctx context.Context, vnet, node string) (agentapi.Agent, error) {
+	rec, err := s.record(ctx, vnet)
+	if err != nil {
+		return nil, s.fail(err)
+	}
+	if err := knowNode(rec, node); err != nil {
+		return nil, err
+	}
+	agent, err := s.agents(ctx, s.hostOf(rec, node))
+	if err != nil {
+		return nil, s.fail(err)
+	}
+	return agent, nil
+}
