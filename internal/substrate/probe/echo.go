@@ -22,6 +22,7 @@ type echoBatch struct {
 	// reasons says why an open echo failed, where a try has told more than that
 	// nothing came back.
 	reasons map[int]string
+	refused bool // a node has answered an echo of the latest try with an ICMP error
 	// srtt and rttvar are the smoothed round-trip time and its variation (RFC
 	// 6298, section 2); 0 before the first reply.
 	srtt, rttvar time.Duration
@@ -55,6 +56,7 @@ type pass struct {
 // run sends a request for every open echo and takes the answered ones off the
 // open list.
 func (b *echoBatch) run(ctx context.Context, window int, timeout time.Duration, m *meter) error {
+	b.refused = false
 	if b.reasons == nil {
 		b.reasons = make(map[int]string)
 	}
@@ -196,6 +198,7 @@ func (p *pass) drain(until time.Time) (int, error) {
 		}
 		e := &p.echoes[p.open[seq]]
 		if a.problem != "" {
+			p.refused = true
 			p.finish(seq, fmt.Sprintf("%s, says %v", a.problem, a.from))
 			return
 		}

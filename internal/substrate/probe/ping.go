@@ -64,7 +64,9 @@ func window(try int) int {
 // Ping sends an echo request for every pair, from the one node's loopback to
 // the other's, and repeats what is lost: an ICMP error, a missing route and
 // silence all count as lost until the tries are used up. It goes on beyond them
-// as long as a quarter of what was lost is answered the next time.
+// as long as a quarter of what was lost is answered the next time. An ICMP error
+// comes at once, and may come of a loop that lasts until routers agree (RFC 5715):
+// the next try begins no sooner than after a silence.
 //
 // It calls progress, which may be nil, with the number of pairs that are
 // decided and of all pairs, from one goroutine at a time, at most ten times a
@@ -82,6 +84,7 @@ func Ping(ctx context.Context, nodes []Node, pairs []Pair, o Options, progress f
 	meter := newMeter(len(pairs), progress)
 	try, open := 0, len(pairs)
 	for ; open > 0; try++ {
+		began := time.Now()
 		if err := each(ctx, batches, o.Parallel, func(b *echoBatch) error {
 			return b.run(ctx, window(try), o.Timeout, meter)
 		}); err != nil {
@@ -99,9 +102,26 @@ func Ping(ctx context.Context, nodes []Node, pairs []Pair, o Options, progress f
 			try++
 			break
 		}
+		if slices.ContainsFunc(batches, func(b *echoBatch) bool { return b.refused && len(b.open) > 0 }) {
+			if err := sleepUntil(ctx, began.Add(o.Timeout)); err != nil {
+				return Result{}, err
+			}
+		}
 	}
 	meter.finish()
 	return collect(len(pairs), batches, o.Timeout, try), nil
+}
+
+// sleepUntil returns at that time, or with the cause of ctx's end.
+func sleepUntil(ctx context.Context, at time.Time) error {
+	timer := time.NewTimer(time.Until(at))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
+	}
 }
 
 // batch groups the pairs by the socket that sends for them.

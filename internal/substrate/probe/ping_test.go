@@ -188,6 +188,27 @@ func TestPingRepeatsWhatIsLost(t *testing.T) {
 	}
 }
 
+// Routers that disagree for a moment answer with ICMP errors, and those at once.
+func TestPingOutlastsAnICMPError(t *testing.T) {
+	_, spaces, nodes := star(t, 3)
+	to := netip.PrefixFrom(nodes[1].Addrs[0], 32)
+	testenv.Run(t, spaces[2].Command("sysctl", "-qw", "net.ipv4.ip_forward=1"))
+	spaces[0].IPBatch(t, fmt.Sprintf("route replace %v via 192.168.0.3", to))
+	spaces[2].IPBatch(t, fmt.Sprintf("route replace unreachable %v", to))
+	const timeout = 300 * time.Millisecond
+	restored := make(chan error, 1)
+	time.AfterFunc(timeout*3/2, func() {
+		restored <- spaces[2].Command("ip", "route", "replace", to.String(), "via", "192.168.0.2").Run()
+	})
+	got, err := Ping(t.Context(), nodes, []Pair{{0, 1, IPv4}}, Options{Timeout: timeout}, nil)
+	if e := <-restored; e != nil {
+		t.Fatal(e)
+	}
+	if err != nil || len(got.RTT) != 1 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
 func TestPingGetsThroughANarrowLink(t *testing.T) {
 	testenv.NeedCommand(t, "tc")
 	hub, _, nodes := star(t, 2)
