@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trellis/internal/substrate/rtnl"
+	"trellis/internal/substrate/sysctl"
 	"trellis/internal/vnet"
 )
 
@@ -36,10 +37,7 @@ type Bridge struct {
 // frames are flooded. (Kernel 6.7, commit ddd1ad68826d; earlier ones ignore it.)
 const maxStations = 16384
 
-const (
-	addrGenNone   = 1 // IN6_ADDR_GEN_MODE_NONE
-	ownAliasStart = "trellis:"
-)
+const ownAliasStart = "trellis:"
 
 // Ensure makes the bridge, or sets it right. It does not take it up: that is
 // port.SetUp's, once the data plane is attached.
@@ -77,11 +75,9 @@ func Ensure(b Bridge) error {
 	b.finish(&batch)
 	failed, err = c.Execute(&batch)
 	for _, f := range failed {
-		if !errors.Is(f.Err, unix.EAFNOSUPPORT) { // no IPv6, which is well
-			err = errors.Join(err, f.Err)
-		}
+		err = errors.Join(err, f.Err)
 	}
-	if err != nil {
+	if err = errors.Join(err, sysctl.DisableIPv6(b.Name)); err != nil {
 		return fmt.Errorf("set up the bridge %s: %w", b.Name, err)
 	}
 	return nil
@@ -117,11 +113,6 @@ func (b *Bridge) finish(m *rtnl.Batch) {
 	m.String(unix.IFLA_IFNAME, b.Name)
 	m.String(unix.IFLA_IFALIAS, b.Alias)
 	m.Uint32(unix.IFLA_MTU, uint32(b.MTU))
-	m.Begin(unix.RTM_SETLINK, 0, rtnl.LinkHeader(0, 0, 0))
-	m.String(unix.IFLA_IFNAME, b.Name)
-	m.Nest(unix.IFLA_AF_SPEC, func() {
-		m.Nest(unix.AF_INET6, func() { m.Uint8(unix.IFLA_INET6_ADDR_GEN_MODE, addrGenNone) })
-	})
 }
 
 // stableMAC gives the bridge an address of its own, which keeps it from taking

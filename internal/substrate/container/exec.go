@@ -61,6 +61,9 @@ func (r *Runtime) exec(ctx context.Context, id ID, e ExecSpec) (*Process, error)
 	if !c.Released {
 		return nil, errors.New("it has not been released yet")
 	}
+	if err := r.provideTerminals(ctx, c); err != nil {
+		return nil, err
+	}
 	if e.Rows == 0 || e.Cols == 0 {
 		e.Rows, e.Cols = 24, 80
 	}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -104,6 +106,42 @@ func TestExecSignalAndCancel(t *testing.T) {
 			t.Errorf("after cancel: %v", err)
 		}
 		eventually(t, "sleep has ended", func() bool { return !strings.Contains(mustRun(t, r, s.ID, "ps ax"), "sleep 1000") })
+	})
+}
+
+// A file system for each node costs all of them memory, so a node of the machine's
+// own programs has none that nobody asked for.
+func TestFileSystemsOfANode(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, r *Runtime) {
+		s := spec("a")
+		h := mustStart(t, r, s)
+		types := func() map[string]int {
+			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", h.Pid()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen, out := map[string]bool{}, map[string]int{}
+			for line := range strings.Lines(string(b)) {
+				f := strings.Fields(line)
+				if !seen[f[2]] {
+					seen[f[2]] = true
+					out[f[slices.Index(f, "-")+1]]++
+				}
+			}
+			return out
+		}
+		before := types()
+		if before["devpts"] != 0 || before["proc"] != 1 || before["sysfs"] != 0 || r.oci.mountsInProc && before["tmpfs"] != 3 {
+			t.Errorf("it has %v; want its own procfs and tmpfs, and the shared /dev and hosts", before)
+		}
+		for range 2 {
+			if out := mustRun(t, r, s.ID, "stat -f -c %T /dev/pts; stat -L -c '%a %t' /dev/ptmx"); out != "devpts\n666 5" {
+				t.Errorf("its /dev/pts says %q", out)
+			}
+		}
+		if got := types(); got["devpts"] != 1 {
+			t.Errorf("after two commands it has %v", got)
+		}
 	})
 }
 

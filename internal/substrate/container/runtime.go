@@ -27,11 +27,13 @@ type Runtime struct {
 	images  *image.Cache
 	stage   *stage
 	locks   keylock.Locks[ID]
-	index   index
-	events  *events
-	hosts   hosts
-	saver   saver
-	closed  sync.Once
+	// terminals are locked while a node gets its devpts.
+	terminals keylock.Locks[ID]
+	index     index
+	events    *events
+	hosts     hosts
+	saver     saver
+	closed    sync.Once
 }
 
 // New finds the OCI runtime and the machine's cgroup layout, and prepares what
@@ -142,6 +144,8 @@ type oci struct {
 	path string
 	// hideCgroups: it takes part in no cgroup business at all (crun).
 	hideCgroups bool
+	// mountsInProc: it mounts over directories of /proc, too (crun).
+	mountsInProc bool
 }
 
 // findOCI finds the runtime that was asked for.
@@ -160,7 +164,7 @@ func findOCI(name string) (oci, error) {
 		}
 		switch base := filepath.Base(path); {
 		case strings.HasPrefix(base, "crun"):
-			return oci{path: path, hideCgroups: true}, nil
+			return oci{path: path, hideCgroups: true, mountsInProc: true}, nil
 		case strings.HasPrefix(base, "runc"):
 			return oci{path: path}, nil
 		default:

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"trellis/internal/substrate/sysctl"
 )
 
 // defaults are the sysctls of every node. Those under conf/default are what
@@ -58,66 +58,23 @@ func (n *NS) Defaults(sysctls map[string]string) error {
 		user[path] = value
 	}
 	return n.Do(func() (err error) {
-		sysctl, err := openSysctls()
+		own, err := sysctl.Open()
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, sysctl.close()) }()
+		defer func() { err = errors.Join(err, own.Close()) }()
 		for _, path := range slices.Sorted(maps.Keys(defaults)) {
-			if err := sysctl.write(path, defaults[path]); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := own.Write(path, defaults[path]); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 		}
 		for _, path := range slices.Sorted(maps.Keys(user)) {
-			if err := sysctl.write(path, user[path]); err != nil {
+			if err := own.Write(path, user[path]); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
-}
-
-// sysctls is an instance of procfs of its own, mounted nowhere. In one instance the
-// files of /proc/sys/net of all network namespaces hang in one hash chain, whose
-// length each open pays for (proc_sys_compare in fs/proc/proc_sysctl.c): 65 µs with
-// 500 namespaces, 430 with 2,500. In a new one there is nobody else.
-type sysctls struct{ dir int }
-
-// openSysctls opens the sysctls of the calling thread's network namespace.
-func openSysctls() (*sysctls, error) {
-	context, err := unix.Fsopen("proc", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return nil, os.NewSyscallError("open a procfs", err)
-	}
-	defer unix.Close(context)
-	if err := unix.FsconfigCreate(context); err != nil {
-		return nil, os.NewSyscallError("make a procfs", err)
-	}
-	dir, err := unix.Fsmount(context, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
-	if err != nil {
-		return nil, os.NewSyscallError("mount a procfs", err)
-	}
-	return &sysctls{dir}, nil
-}
-
-func (s *sysctls) close() error {
-	return os.NewSyscallError("close a procfs", unix.Close(s.dir))
-}
-
-func (s *sysctls) write(path, value string) error {
-	fd, err := unix.Openat(s.dir, "sys/"+path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
-	if err == nil {
-		_, err = unix.Write(fd, []byte(value))
-		err = errors.Join(err, unix.Close(fd))
-	}
-	return sysctlError(path, value, err)
-}
-
-func sysctlError(path, value string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("set the sysctl %s to %q: %w", strings.ReplaceAll(path, "/", "."), value, err)
 }
 
 // sysctlPath turns net.ipv4.ip_forward into net/ipv4/ip_forward. As in sysctl(8),
@@ -145,5 +102,5 @@ func writeSysctl(path, value string) error {
 		_, err = f.WriteString(value)
 		err = errors.Join(err, f.Close())
 	}
-	return sysctlError(path, value, err)
+	return sysctl.Error(path, value, err)
 }

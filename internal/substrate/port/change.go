@@ -11,6 +11,7 @@ import (
 
 	"trellis/internal/substrate/rcu"
 	"trellis/internal/substrate/rtnl"
+	"trellis/internal/substrate/sysctl"
 )
 
 // aliasPrefix begins the alias of every device that Trellis owns.
@@ -80,11 +81,15 @@ func SetUp(devices map[string]bool) error {
 // SetMTU sets the MTU of a port's or helper's link, in bytes of the IP packet.
 // The inner end's is set by netns.
 func SetMTU(device string, mtu int) error {
-	return change([]string{device}, "set the MTU of", func(b *rtnl.Batch, device string) {
+	err := change([]string{device}, "set the MTU of", func(b *rtnl.Batch, device string) {
 		b.Begin(unix.RTM_SETLINK, 0, rtnl.LinkHeader(0, 0, 0))
 		b.String(unix.IFLA_IFNAME, device)
 		b.Uint32(unix.IFLA_MTU, uint32(mtu+tagRoom))
 	})
+	if err != nil {
+		return err
+	}
+	return sysctl.DisableIPv6(device) // which a device gets with an MTU that suffices
 }
 
 // change sends one request for each device and joins the refusals.

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trellis/internal/substrate/rtnl"
+	"trellis/internal/substrate/sysctl"
 	"trellis/internal/vnet"
 )
 
@@ -20,9 +21,6 @@ const tagRoom = 4
 
 // vethPeer is VETH_INFO_PEER (linux/veth.h).
 const vethPeer = 1
-
-// addrGenNone is IN6_ADDR_GEN_MODE_NONE (linux/if_link.h): no link-local address.
-const addrGenNone = 1
 
 // Create makes the interfaces: the inner end straight in the node, named,
 // addressed and down, for netns to configure; the port down, until SetUp.
@@ -157,28 +155,26 @@ func create(c *rtnl.Conn, pairs []pair) error {
 	// create cannot carry it. A device that was not made is not touched: if a
 	// stranger took its name just now, it is the stranger's.
 	b.Reset()
-	var named []*end // the end of each message
+	var named []string // the device of each message
 	for i := range pairs {
 		if refused[i] {
 			continue
 		}
 		for _, e := range pairs[i].rootEnds() {
-			e.finish(&b)
-			named = append(named, e, e)
+			b.Begin(unix.RTM_SETLINK, 0, rtnl.LinkHeader(0, 0, 0))
+			b.String(unix.IFLA_IFNAME, e.name)
+			b.String(unix.IFLA_IFALIAS, e.alias)
+			named = append(named, e.name)
 		}
 	}
 	failed, err = c.Execute(&b)
 	if err != nil {
-		return errors.Join(append(errs, fmt.Errorf("set up %d new ports: %w", len(named)/2, err))...)
+		return errors.Join(append(errs, fmt.Errorf("set up %d new ports: %w", len(named), err))...)
 	}
 	for _, f := range failed {
-		// A device with an MTU below IPv6's least, or a kernel without IPv6,
-		// has no link-local address to turn off.
-		if !errors.Is(f.Err, unix.EAFNOSUPPORT) {
-			errs = append(errs, fmt.Errorf("set up the new port %s: %w", named[f.Index].name, f.Err))
-		}
+		errs = append(errs, fmt.Errorf("set up the new port %s: %w", named[f.Index], f.Err))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, sysctl.DisableIPv6(named...))...)
 }
 
 // refuseClashes checks the names against each other and the machine.
@@ -257,19 +253,6 @@ func (e *end) describe(b *rtnl.Batch) {
 	// memory and two entries of sysfs.
 	b.Uint32(unix.IFLA_NUM_TX_QUEUES, 1)
 	b.Uint32(unix.IFLA_NUM_RX_QUEUES, 1)
-}
-
-// finish appends what a new device of the root context gets beyond the request
-// that makes it, in two messages: its owner's name, and no link-local address.
-func (e *end) finish(b *rtnl.Batch) {
-	b.Begin(unix.RTM_SETLINK, 0, rtnl.LinkHeader(0, 0, 0))
-	b.String(unix.IFLA_IFNAME, e.name)
-	b.String(unix.IFLA_IFALIAS, e.alias)
-	b.Begin(unix.RTM_SETLINK, 0, rtnl.LinkHeader(0, 0, 0))
-	b.String(unix.IFLA_IFNAME, e.name)
-	b.Nest(unix.IFLA_AF_SPEC, func() {
-		b.Nest(unix.AF_INET6, func() { b.Uint8(unix.IFLA_INET6_ADDR_GEN_MODE, addrGenNone) })
-	})
 }
 
 func (p *pair) failure(err error) error {
