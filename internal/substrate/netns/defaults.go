@@ -16,10 +16,11 @@ import (
 // defaults are the sysctls of every node. Those under conf/default are what
 // later interfaces start from, so they are set before any arrives.
 var defaults = map[string]string{
-	// A node is a router.
+	// A node is a router. (These and IPv6's ignore_routes_with_linkdown set what
+	// stands under default, too: inet_forward_change, addrconf_fixup_forwarding,
+	// addrconf_fixup_linkdown.)
 	"net/ipv4/ip_forward":                "1",
 	"net/ipv6/conf/all/forwarding":       "1",
-	"net/ipv6/conf/default/forwarding":   "1",
 	"net/ipv6/conf/all/accept_ra":        "0",
 	"net/ipv6/conf/default/accept_ra":    "0",
 	"net/ipv4/conf/all/rp_filter":        "0", // ways there and back may differ
@@ -30,7 +31,6 @@ var defaults = map[string]string{
 	"net/ipv4/conf/all/ignore_routes_with_linkdown":     "1",
 	"net/ipv4/conf/default/ignore_routes_with_linkdown": "1",
 	"net/ipv6/conf/all/ignore_routes_with_linkdown":     "1",
-	"net/ipv6/conf/default/ignore_routes_with_linkdown": "1",
 	// Addresses are unique by construction; looking for duplicates takes a second.
 	"net/ipv6/conf/all/accept_dad":        "0",
 	"net/ipv6/conf/default/accept_dad":    "0",

@@ -101,6 +101,39 @@ func TestCreateAndDelete(t *testing.T) {
 	}
 }
 
+// The machine's IPv6 keeps a route for each of its devices that IPv6 is on, and
+// walks them all when a carrier comes or goes.
+func TestDevicesOfTheRootContextHaveNoIPv6(t *testing.T) {
+	nstest.Root(t)
+	n := nstest.NewNode(t)
+	s, small := nstest.Spec(n, "eth1"), nstest.Spec(n, "eth2")
+	small.MTU = 576 // too small for IPv6, until it is enlarged
+	tunnel := port.Tunnel{Device: "tzx", Alias: "trellis:test:net/@x>host", Group: s.Group, MTU: 1500}
+	if err := errors.Join(
+		port.Create([]port.Spec{s, small}),
+		port.CreateHelpers([]port.Helper{{Device: s.Device, Alias: s.Alias, Group: s.Group, MTU: 1500}}),
+		port.CreateTunnels([]port.Tunnel{tunnel}),
+		bridge.Ensure(bridge.Bridge{Name: "tbx", Alias: "trellis:test:net/@x", Group: s.Group, MTU: 1500}),
+	); err != nil {
+		t.Fatal(err)
+	}
+	up := map[string]bool{}
+	for device := range states(t) {
+		up[device] = true
+	}
+	if err := errors.Join(port.SetUp(up), port.SetMTU(small.Device, 1500), bridge.SetPort("tbx", s.Device)); err != nil {
+		t.Fatal(err)
+	}
+	for device := range up {
+		if out := nstest.Sh(t, "cat /proc/sys/net/ipv6/conf/"+device+"/disable_ipv6"); strings.TrimSpace(out) != "1" {
+			t.Errorf("%s: disable_ipv6 is %s", device, out)
+		}
+	}
+	if out := nstest.Sh(t, "ip -6 route show table all"); len(up) != 7 || out != "" {
+		t.Errorf("%d devices, and the routes\n%s", len(up), out)
+	}
+}
+
 func TestNameClashesTouchNothing(t *testing.T) {
 	nstest.Root(t)
 	n := nstest.NewNode(t)

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -40,12 +41,19 @@ func (s *FS) Close() error {
 	return os.NewSyscallError("close a procfs", unix.Close(s.dir))
 }
 
+// turn is held while a sysctl is written: one that needs the lock of rtnetlink does
+// not sleep for it, but starts over (restart_syscall in net/ipv6/addrconf.c and
+// net/ipv4/devinet.c), and several would keep the lock's holder from the processor.
+var turn sync.Mutex
+
 // Write sets a sysctl, which is a path under /proc/sys. The error is
 // fs.ErrNotExist where the kernel or the namespace has none of that name.
 func (s *FS) Write(path, value string) error {
 	fd, err := unix.Openat(s.dir, "sys/"+path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err == nil {
+		turn.Lock()
 		_, err = unix.Write(fd, []byte(value))
+		turn.Unlock()
 		err = errors.Join(err, unix.Close(fd))
 	}
 	return Error(path, value, err)
