@@ -390,6 +390,12 @@ func (w *worker) carryOut(p *pass) error {
 // to look at, and carries out the steps.
 func (w *worker) reconcile(p *pass, want *plan.Plan) error {
 	l := w.a.lane(want)
+	if want.Empty() {
+		// Of many VNets that go, all nodes go first, and whatever takes turns finds a
+		// machine that is the emptier: among others, the removal of a control group
+		// looks at each file system there is (memcg_reparent_list_lrus in mm/list_lru.c).
+		w.a.containers.Kill(w.vnet)
+	}
 	var seen *observed
 	err := l.turn(p.steps, func() (err error) {
 		seen, err = w.a.observe(p.steps, want, want != p.want)

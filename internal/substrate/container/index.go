@@ -169,7 +169,11 @@ func (r *Runtime) load(id ID) (*record, error) {
 func (r *Runtime) signal(id ID, sig unix.Signal) error {
 	r.index.mu.RLock() // events closes the descriptor under the lock
 	defer r.index.mu.RUnlock()
-	e := r.index.get(id)
+	return r.index.get(id).signal(sig)
+}
+
+// signal is for the holder of the index's lock.
+func (e *entry) signal(sig unix.Signal) error {
 	if e == nil || e.pidfd < 0 {
 		return unix.ESRCH
 	}

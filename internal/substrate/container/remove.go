@@ -67,6 +67,17 @@ func (r *Runtime) Remove(ctx context.Context, ids ...ID) error {
 	return errors.Join(errs...)
 }
 
+// Kill ends all containers of a VNet and waits for none: what is left of them is
+// for Remove.
+func (r *Runtime) Kill(vnet string) {
+	r.index.mu.RLock()
+	defer r.index.mu.RUnlock()
+	for _, e := range r.index.vnets[vnet] {
+		// It fails for those alone that do not run.
+		_ = e.signal(unix.SIGKILL)
+	}
+}
+
 // awaitExits waits until the killed containers' PID 1 are gone. Who is late is left
 // to the removal of that container, which tells.
 func (r *Runtime) awaitExits(ctx context.Context, ids []ID) {
