@@ -101,6 +101,7 @@ func (p *Part) about(cases []Case) {
 type scale struct {
 	ScaleConfig
 	service *Service
+	others  bench.Others
 	part    *Part  // that runs
 	up      []Case // of the population, what is up
 }
@@ -126,6 +127,9 @@ func RunScale(ctx context.Context, service *Service, cfg ScaleConfig) (ScaleRepo
 		}
 	}
 	s := &scale{ScaleConfig: cfg, service: service}
+	if s.others, err = bench.ReadOthers(service.PID()); err != nil {
+		return report, err
+	}
 	for _, part := range []struct {
 		name string
 		run  func(context.Context) error
@@ -197,6 +201,7 @@ func (s *scale) measurement(c Case, loud bool) *measurement {
 type usage struct {
 	reading
 	kernel float64 // seconds in the kernel, of the machine's
+	others float64 // seconds of programs that ran before
 	at     time.Time
 }
 
@@ -206,7 +211,10 @@ func (s *scale) usage() (usage, error) {
 	if u.reading, err = (gauge{local: true, pid: s.service.PID()}).read(); err != nil {
 		return u, err
 	}
-	u.kernel, err = bench.KernelCPU()
+	if u.kernel, err = bench.KernelCPU(); err != nil {
+		return u, err
+	}
+	u.others, err = s.others.CPU()
 	return u, err
 }
 
@@ -215,6 +223,7 @@ func (p *Part) cpu(before, after usage) {
 	p.add("cpu", "CPU of the machine", "s", after.machineCPU-before.machineCPU)
 	p.add("cpuKernel", "... of that in the kernel", "s", after.kernel-before.kernel)
 	p.add("cpuService", "... of that the service and what it ran", "s", after.serviceCPU-before.serviceCPU)
+	p.add("cpuOthers", "... of that programs that ran before", "s", after.others-before.others)
 }
 
 // weigh adds what is used after the machine has been left alone, since an

@@ -266,6 +266,7 @@ func (s *scale) idle(ctx context.Context) error {
 	took := after.at.Sub(before.at).Seconds()
 	s.part.add("idleService", "CPU of the service, of one core", "%", 100*(after.serviceCPU-before.serviceCPU)/took)
 	s.part.add("idleMachine", "CPU of the machine, of one core", "%", 100*(after.machineCPU-before.machineCPU)/took)
+	s.part.add("idleOthers", "... of that programs that ran before", "%", 100*(after.others-before.others)/took)
 	return s.counts(ctx, after)
 }
 
