@@ -6,9 +6,11 @@
  *
  * It is handed three open files by the agent:
  *
- *	3  a pipe: one byte means go; its end without a byte means exit
+ *	3  a pipe that the agent holds the other end of, shared by all nodes: its end
+ *	   before go means exit
  *	4  the status file, rewritten in place at each change
- *	5  the service table, read after go and at each SIGHUP
+ *	5  the service table, read at the start and at each SIGHUP; the first valid
+ *	   one means go
  *
  * After go it starts the services of the table, reaps whatever ends in the
  * node, and starts services again that end, with a pause that doubles from
@@ -34,7 +36,7 @@
 #include "text.h"
 
 enum {
-	GO = 3, STATUS = 4, TABLE = 5,
+	GATE = 3, STATUS = 4, TABLE = 5,
 	MAX_SERVICES = 24,
 	MAX_TABLE = 64 << 10,
 	MAX_LOG = 16 << 10,
@@ -62,7 +64,7 @@ struct service {
 
 static struct service services[MAX_SERVICES];
 static char tables[2][MAX_TABLE];
-static int current, stopping;
+static int current, loaded, stopping;
 static u64 sequence;
 
 static u64 now(void)
@@ -211,7 +213,7 @@ static void child(const struct service *s, int log)
 		SYS3(write, fd, "400", 3);
 	SYS3(dup3, log, 1, 0);
 	SYS3(dup3, log, 2, 0);
-	SYS1(close, GO);
+	SYS1(close, GATE);
 	SYS1(close, STATUS);
 	SYS1(close, TABLE);
 	SYS4(rt_sigprocmask, SIG_UNBLOCK, &all, 0, sizeof(all));
@@ -425,6 +427,7 @@ static void load(void)
 		if (skip(&at) || skip(&at))
 			return;
 	}
+	loaded = 1;
 	for (struct service *s = services; s < services + MAX_SERVICES; s++)
 		s->removed = 1;
 	for (at = all; count--;) {
@@ -534,7 +537,6 @@ __attribute__((used, noreturn)) void run(char **stack)
 {
 	struct pollfd fds[MAX_SERVICES + 1];
 	u64 mask = 1UL << (SIGHUP - 1) | 1UL << (SIGTERM - 1) | 1UL << (SIGCHLD - 1);
-	char go;
 
 	if ((i64)stack[0] > 4 && same(stack[2], "enter", 6))
 		enter(stack + 3);
@@ -545,9 +547,17 @@ __attribute__((used, noreturn)) void run(char **stack)
 		if (fd != null)
 			SYS3(dup3, null, fd, 0);
 	i64 sigfd = SYS4(signalfd4, -1, &mask, sizeof(mask), O_NONBLOCK | O_CLOEXEC);
-	if (sigfd < 0 || SYS3(read, GO, &go, 1) != 1)
+	if (sigfd < 0)
 		SYS1(exit_group, 0);
-	load();
+	/* From here on no SIGHUP is lost, and the first look finds what came before. */
+	for (load(); !loaded && !stopping;) {
+		fds[0] = (struct pollfd){(int)sigfd, POLLIN, 0};
+		fds[1] = (struct pollfd){GATE, POLLIN, 0};
+		SYS5(ppoll, fds, 2, 0, 0, 0);
+		signals(sigfd); /* first: an agent that ends may have said go before */
+		if (!loaded && fds[1].revents)
+			SYS1(exit_group, 0);
+	}
 	while (!stopping || busy()) {
 		i64 wait = step();
 		write_status();

@@ -26,6 +26,7 @@ type Runtime struct {
 	cgroups *cgroup.Tree
 	images  *image.Cache
 	stage   *stage
+	gate    gate
 	locks   keylock.Locks[ID]
 	// terminals are locked while a node gets its devpts.
 	terminals keylock.Locks[ID]
@@ -73,8 +74,11 @@ func New(cfg Config) (*Runtime, error) {
 		return nil, err
 	}
 	r := &Runtime{cfg: cfg, oci: oci, cgroups: cgroups, images: images}
-	if r.events, err = newEvents(); err != nil {
+	if r.gate, err = newGate(); err != nil {
 		return nil, err
+	}
+	if r.events, err = newEvents(); err != nil {
+		return nil, errors.Join(err, r.gate.close())
 	}
 	go r.events.run(r.onExit, r.onStatus, r.savedChanged)
 	if err := r.loadIndex(); err != nil {
@@ -90,9 +94,21 @@ func New(cfg Config) (*Runtime, error) {
 	return r, nil
 }
 
+// gate is a pipe. Every node that waits polls the one end, and ends when the other
+// closes, of which only this process has a descriptor: when this process ends.
+type gate struct{ held, open *os.File }
+
+func newGate() (g gate, err error) {
+	g.held, g.open, err = os.Pipe()
+	return g, err
+}
+
+func (g gate) close() error { return errors.Join(g.open.Close(), g.held.Close()) }
+
 // Close ends the threads that the Runtime holds. Nodes go on running.
 func (r *Runtime) Close() (err error) {
 	r.closed.Do(func() {
+		err = r.gate.close() // nodes that wait end
 		if r.stage != nil {
 			r.stage.close()
 		}
@@ -108,7 +124,7 @@ func (r *Runtime) Close() (err error) {
 			}
 		}
 		if r.stage != nil { // else the index may not know all that runs
-			err = errors.Join(r.sweepHosts(), unmountHosts(filepath.Join(r.cfg.RunDir, hostsDir)))
+			err = errors.Join(err, r.sweepHosts(), unmountHosts(filepath.Join(r.cfg.RunDir, hostsDir)))
 		}
 	})
 	return err

@@ -91,6 +91,9 @@ func imageCommand(s *Spec, img *image.Image, env []string) *command {
 	return c
 }
 
+// tableHead is the first string of a service table.
+const tableHead = "trellis-services-1"
+
 // table is what init reads; init/init.c defines it.
 func (c *record) table() ([]byte, error) {
 	var b bytes.Buffer
@@ -108,7 +111,7 @@ func (c *record) table() ([]byte, error) {
 	if c.Command != nil {
 		count++
 	}
-	put("trellis-services-1", strconv.Itoa(count))
+	put(tableHead, strconv.Itoa(count))
 	entry := func(name, kind string, cmd command, after string) error {
 		if len(cmd.Argv) > maxStrings || len(cmd.Env) > maxStrings {
 			return fmt.Errorf("service %s: more than %d arguments or variables", name, maxStrings)
@@ -183,6 +186,9 @@ func (r *Runtime) changeServices(id ID, change func(*record) error) error {
 	if err != nil {
 		return fmt.Errorf("container %s: %w", id, err)
 	}
+	if !c.Released {
+		table = heldTable(table)
+	}
 	// In place: init has the file open. Init reads it only when told to, and the
 	// record, by which the change counts as done, comes last.
 	if err := overwrite(filepath.Join(r.nodeDir(id), servicesFile), table); err != nil {
@@ -195,6 +201,24 @@ func (r *Runtime) changeServices(id ID, change func(*record) error) error {
 		return fmt.Errorf("container %s: signal init to reload its services: %w", id, err)
 	}
 	return r.save(c)
+}
+
+// heldTable gives a table as init finds it before it is to start anything: with a
+// first byte that no table has. It waits until that is put right.
+func heldTable(table []byte) []byte {
+	held := slices.Clone(table)
+	held[0] = '-'
+	return held
+}
+
+// releaseTable puts the first byte right. Init is to be told by a SIGHUP.
+func releaseTable(path string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt([]byte(tableHead[:1]), 0)
+	return errors.Join(err, f.Close())
 }
 
 func overwrite(path string, content []byte) error {

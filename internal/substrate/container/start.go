@@ -31,7 +31,7 @@ type Held struct {
 	pid int
 
 	mu   sync.Mutex
-	gate *os.File // nil once released or aborted
+	done bool // released or aborted
 }
 
 // Start makes a container up to the point where its PID 1 waits: namespaces,
@@ -153,7 +153,7 @@ func (r *Runtime) build(ctx context.Context, s *Spec, img *image.Image) (*Held, 
 		return nil, err
 	}
 	dir := r.nodeDir(s.ID)
-	services, err := openNew(filepath.Join(dir, servicesFile), table)
+	services, err := openNew(filepath.Join(dir, servicesFile), heldTable(table))
 	if err != nil {
 		return nil, err
 	}
@@ -168,28 +168,20 @@ func (r *Runtime) build(ctx context.Context, s *Spec, img *image.Image) (*Held, 
 		return nil, err
 	}
 	fault.Point("container/cgroups")
-	hold, release, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	defer hold.Close()
 	args := []string{"run", "--detach", "--bundle", dir, "--pid-file", filepath.Join(dir, pidFile), "--preserve-fds", "3"}
 	if r.oci.hideCgroups {
 		args = append(args, "--no-new-keyring") // "enter" has joined one
 	}
-	cmd, done, err := r.ociCommand(ctx, s.ID, []*os.File{hold, status, services}, append(args, ociID(s.ID))...)
+	cmd, done, err := r.ociCommand(ctx, s.ID, []*os.File{r.gate.held, status, services}, append(args, ociID(s.ID))...)
 	if err != nil {
-		release.Close()
 		return nil, err
 	}
 	defer done()
 	if err := r.stage.do(func() error { return r.assemble(ctx, s, c, img, cmd) }); err != nil {
-		release.Close()
 		return nil, err
 	}
 	fault.Point("container/running")
 	if err := r.identify(c); err != nil {
-		release.Close()
 		return nil, err
 	}
 	err = r.save(c)
@@ -197,11 +189,10 @@ func (r *Runtime) build(ctx context.Context, s *Spec, img *image.Image) (*Held, 
 		err = r.watch(c)
 	}
 	if err != nil {
-		release.Close()
 		return nil, err
 	}
 	fault.Point("container/held")
-	return &Held{r: r, id: s.ID, pid: c.Pid, gate: release}, nil
+	return &Held{r: r, id: s.ID, pid: c.Pid}, nil
 }
 
 // identify finds out about the PID 1 that the runtime has started.
@@ -459,7 +450,7 @@ func (h *Held) Pid() int { return h.pid }
 func (h *Held) Release() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.gate == nil {
+	if h.done {
 		return fmt.Errorf("container %s was released or aborted before", h.id)
 	}
 	defer h.r.lock(h.id)()
@@ -474,9 +465,11 @@ func (h *Held) Release() error {
 		return err
 	}
 	fault.Point("container/releasing")
-	_, err = h.gate.Write([]byte{1})
-	err = errors.Join(err, h.gate.Close())
-	h.gate = nil
+	h.done = true
+	err = releaseTable(filepath.Join(h.r.nodeDir(h.id), servicesFile))
+	if err == nil {
+		err = h.r.signal(h.id, unix.SIGHUP)
+	}
 	if err != nil {
 		return fmt.Errorf("release container %s: %w", h.id, err)
 	}
@@ -489,10 +482,9 @@ func (h *Held) Release() error {
 func (h *Held) Abort() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.gate == nil {
+	if h.done {
 		return
 	}
-	h.gate.Close()
-	h.gate = nil
+	h.done = true
 	_ = h.r.Remove(context.Background(), h.id)
 }
