@@ -24,20 +24,13 @@ import (
 	"trellis/internal/tunnel"
 )
 
-// observed is what the machine holds of one VNet, with handles on it.
+// observed is what the machine holds of one VNet.
 type observed struct {
 	kernel reconcile.Kernel
 	states map[string]container.State // by node
 	marks  map[string]applied         // by node
-	spaces map[string]*netns.NS       // of the running nodes
 	index  map[string]int             // ifindex by device
 	owner  map[string]string          // node by device
-}
-
-func (o *observed) close() {
-	for _, ns := range o.spaces {
-		ns.Close()
-	}
 }
 
 // applied is what a container's fingerprint says was applied to it last.
@@ -72,7 +65,7 @@ func (a *Agent) observe(ctx context.Context, want *plan.Plan, confined bool) (*o
 	o := &observed{
 		kernel: reconcile.Kernel{Nodes: map[string]reconcile.Node{}, Devices: map[string]reconcile.Device{}, Routes: a.underlayRoutes(want)},
 		states: map[string]container.State{}, marks: map[string]applied{},
-		spaces: map[string]*netns.NS{}, index: map[string]int{}, owner: map[string]string{},
+		index: map[string]int{}, owner: map[string]string{},
 	}
 	if err := a.paths.FastPathSupported(); err != nil {
 		o.kernel.NoFastPath = err.Error()
@@ -91,7 +84,6 @@ func (a *Agent) observe(ctx context.Context, want *plan.Plan, confined bool) (*o
 		o.confine(want)
 	}
 	if err := o.observeNodes(ctx); err != nil {
-		o.close()
 		return nil, err
 	}
 	for node, why := range a.fastPathBlockers(name) {
@@ -204,7 +196,6 @@ func (o *observed) observeNodes(ctx context.Context) error {
 	}
 	slices.Sort(nodes)
 	inside := make([]reconcile.Node, len(nodes))
-	spaces := make([]*netns.NS, len(nodes))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(parallel())
 	for i, name := range nodes {
@@ -215,21 +206,18 @@ func (o *observed) observeNodes(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			n, ns, err := observeNode(s)
+			n, err := observeNode(s)
 			if err != nil {
 				return fmt.Errorf("read the inside of %s: %w", s.ID, err)
 			}
 			n.Marks = marks
-			inside[i], spaces[i] = n, ns
+			inside[i] = n
 			return nil
 		})
 	}
 	err := g.Wait()
 	for i, name := range nodes {
 		o.kernel.Nodes[name] = inside[i]
-		if spaces[i] != nil {
-			o.spaces[name] = spaces[i]
-		}
 	}
 	return err
 }
@@ -237,22 +225,22 @@ func (o *observed) observeNodes(ctx context.Context) error {
 func (o *observed) markOf(node string) reconcile.Marks { return o.marks[node].Marks }
 
 // observeNode reads one container. A container that ends meanwhile has stopped.
-func observeNode(s container.State) (reconcile.Node, *netns.NS, error) {
+func observeNode(s container.State) (reconcile.Node, error) {
 	stopped := reconcile.Node{}
 	if !s.Running || !s.Released {
-		return stopped, nil, nil
+		return stopped, nil
 	}
 	ns, err := netns.OfPid(s.Pid)
 	if err != nil {
 		if gone(err) {
-			return stopped, nil, nil
+			return stopped, nil
 		}
-		return stopped, nil, err
+		return stopped, err
 	}
+	defer ns.Close()
 	in, err := ns.Read()
 	if err != nil {
-		ns.Close()
-		return stopped, nil, err
+		return stopped, err
 	}
 	n := reconcile.Node{Running: true, Limits: plan.Limits(s.Limits), Interfaces: map[string]reconcile.Interface{}, Loopbacks: in.Loopbacks}
 	slices.SortFunc(n.Loopbacks, netip.Prefix.Compare)
@@ -260,7 +248,7 @@ func observeNode(s container.State) (reconcile.Node, *netns.NS, error) {
 		slices.SortFunc(i.Addrs, netip.Prefix.Compare)
 		n.Interfaces[i.Name] = reconcile.Interface{MAC: i.MAC, MTU: i.MTU, Up: i.Up, Addrs: i.Addrs}
 	}
-	return n, ns, nil
+	return n, nil
 }
 
 // gone reports whether an error means that the process is no more.

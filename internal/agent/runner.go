@@ -226,10 +226,6 @@ func (r *runner) finish(err error) {
 		r.w.unwatchRoutes(n)
 		h.Abort()
 	}
-	for _, ns := range r.seen.spaces {
-		ns.Close()
-	}
-	clear(r.seen.spaces)
 	changes := int(r.done.Load())
 	r.w.report.update(false, func(s *store.Status) {
 		s.Changes += changes
@@ -289,12 +285,23 @@ func (r *runner) roundShapes() {
 	}
 }
 
-// space gives the node's network namespace.
+// space opens the node's network namespace, which the caller closes: a pass over
+// thousands of nodes must not hold a descriptor for each.
 func (r *runner) space(node string) (*netns.NS, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if ns := r.seen.spaces[node]; ns != nil {
-		return ns, nil
+	pid := r.pid(node)
+	if pid == 0 {
+		return nil, fmt.Errorf("node %s is not running", node)
 	}
-	return nil, fmt.Errorf("node %s is not running", node)
+	ns, err := netns.OfPid(pid)
+	if err != nil && !gone(err) {
+		return nil, err
+	}
+	// Alive after the open: the number was the node's.
+	if err != nil || !r.a.containers.Alive(r.id(node), pid) {
+		if ns != nil {
+			err = ns.Close()
+		}
+		return nil, errors.Join(fmt.Errorf("node %s does not run any more", node), err)
+	}
+	return ns, nil
 }

@@ -17,7 +17,6 @@ import (
 	"trellis/internal/substrate/bridge"
 	"trellis/internal/substrate/container"
 	"trellis/internal/substrate/dataplane"
-	"trellis/internal/substrate/netns"
 	"trellis/internal/substrate/port"
 	"trellis/internal/substrate/shaper"
 	"trellis/internal/vnet"
@@ -30,10 +29,6 @@ func (r *runner) stop(ctx context.Context, steps []reconcile.Step) error {
 		r.point(s.Op)
 		ids[i] = r.id(s.Node)
 		r.w.unwatch(s.Node)
-		if ns := r.seen.spaces[s.Node]; ns != nil {
-			ns.Close() // an open handle would keep the namespace
-			delete(r.seen.spaces, s.Node)
-		}
 		delete(r.seen.states, s.Node)
 	}
 	// Side by side: the nodes are killed at once, so that no daemon of theirs reacts
@@ -159,13 +154,11 @@ func (r *runner) start(ctx context.Context, s reconcile.Step) error {
 	r.held[n.Name] = h
 	r.seen.marks[n.Name] = m
 	r.mu.Unlock()
-	ns, err := netns.OfPid(h.Pid())
+	ns, err := r.space(n.Name)
 	if err != nil {
 		return err
 	}
-	r.mu.Lock()
-	r.seen.spaces[n.Name] = ns
-	r.mu.Unlock()
+	defer ns.Close()
 	return ns.Defaults(n.Sysctls)
 }
 
@@ -265,6 +258,7 @@ func (r *runner) addPorts(_ context.Context, steps []reconcile.Step) error {
 		if err != nil {
 			return err
 		}
+		defer ns.Close() // once all are made: a turn has so many at most
 		p := r.ports[s.Device]
 		specs[i] = port.Spec{
 			Device: p.Device, Alias: plan.Alias(r.a.cfg.Instance, r.want.VNet, s.Node+":"+p.Name), Group: r.want.Group,
@@ -335,6 +329,7 @@ func (r *runner) unplugOne(device string) error {
 	if err != nil {
 		return err
 	}
+	defer ns.Close()
 	return ns.ForgetNeighbours(r.ports[device].Name)
 }
 
@@ -459,6 +454,7 @@ func (r *runner) address(_ context.Context, s reconcile.Step) error {
 	if err != nil {
 		return err
 	}
+	defer ns.Close()
 	r.mu.Lock()
 	routed := r.seen.marks[s.Node].Routes != ""
 	r.mu.Unlock()
@@ -479,6 +475,7 @@ func (r *runner) route(_ context.Context, s reconcile.Step) error {
 	if err != nil {
 		return err
 	}
+	defer ns.Close()
 	n := r.nodes[s.Node]
 	routes, err := n.Routes.Expand(r.want.Prefixes)
 	if err != nil {

@@ -86,7 +86,6 @@ func (a *Agent) DryRun(ctx context.Context, p *plan.Plan) ([]agentapi.Step, erro
 	if err != nil {
 		return nil, err
 	}
-	defer seen.close()
 	r := newRunner(newWorker(a, p.VNet), p, seen)
 	r.roundShapes()
 	seen.assumeRoutes(p)

@@ -55,6 +55,7 @@ func (r *runner) receive(_ context.Context, steps []reconcile.Step) error {
 			if err != nil {
 				return err
 			}
+			defer ns.Close() // once all are attached: a turn has so many at most
 			if inside[s.Node] == nil {
 				if inside[s.Node], err = interfaces(ns); err != nil {
 					return fmt.Errorf("look into %s/%s: %w", r.want.VNet, s.Node, err)

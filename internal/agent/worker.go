@@ -404,7 +404,6 @@ func (w *worker) reconcile(p *pass, want *plan.Plan) error {
 	if err != nil {
 		return err
 	}
-	defer seen.close()
 	w.recordDeaths(want, seen)
 	r := newRunner(w, want, seen)
 	r.confined = want != p.want

@@ -180,6 +180,15 @@ func (e *entry) signal(sig unix.Signal) error {
 	return unix.PidfdSendSignal(e.pidfd, sig, nil, 0)
 }
 
+// Alive reports whether this is, at this moment, the process of a node's PID 1: then
+// what was opened by its number before was the node's.
+func (r *Runtime) Alive(id ID, pid int) bool {
+	r.index.mu.RLock()
+	defer r.index.mu.RUnlock()
+	e := r.index.get(id)
+	return e != nil && e.pidfd >= 0 && e.state.Pid == pid && !ended(e.pidfd)
+}
+
 // loadIndex reads what earlier services have left, many containers side by side.
 func (r *Runtime) loadIndex() error {
 	ids, err := r.listIDs()
