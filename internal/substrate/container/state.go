@@ -109,7 +109,9 @@ func (c *record) running() bool {
 
 // pidfd opens the node's PID 1, which a reused number cannot stand in for.
 func (c *record) pidfd() (int, error) {
-	if c.Pid == 0 {
+	// Looked at before, too: the number may be a thread's by now, of which there is
+	// no pidfd (EINVAL, from Linux 6.16 on ENOENT).
+	if c.Pid == 0 || !c.running() {
 		return -1, unix.ESRCH
 	}
 	fd, err := unix.PidfdOpen(c.Pid, 0)
