@@ -15,7 +15,7 @@
 #include "drop.h"
 
 /* The most devices that an instance has programs on, less one. */
-#define MAX_PORTS 32768
+#define MAX_PORTS 65536
 
 /* What happens to the frames that come in at a device. */
 enum mode {

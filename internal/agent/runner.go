@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -222,10 +223,10 @@ func (r *runner) finish(err error) {
 	held := r.held
 	r.held = map[string]*container.Held{}
 	r.mu.Unlock()
-	for n, h := range held {
+	for n := range held {
 		r.w.unwatchRoutes(n)
-		h.Abort()
 	}
+	r.a.containers.Abort(slices.Collect(maps.Values(held))...)
 	changes := int(r.done.Load())
 	r.w.report.update(false, func(s *store.Status) {
 		s.Changes += changes

@@ -88,6 +88,10 @@ var frrOrder = []string{
 	"bfdd", "pimd", "pim6d", "ldpd", "nhrpd", "eigrpd", "babeld", "pbrd", "fabricd", "vrrpd", "pathd",
 }
 
+// minWaitingRoutes is how many routes zebra may have waiting for the kernel in small
+// networks.
+const minWaitingRoutes = 1024
+
 // mallocTunables keep a daemon's heap small: one arena for all threads, no
 // cache a thread, no slack at the top. Together with the limit on descriptors
 // they save 4 MiB of the 16 that zebra, ospfd and ospf6d take (docs/routing.md).
@@ -174,8 +178,9 @@ func frrGenerated(r *router) map[string][]*stanza {
 	start("zebra", func(b block) {
 		// While 200 routes, by default, wait to be written into the kernel, zebra
 		// asks each millisecond whether there is room again. Where hundreds of them
-		// share a core they do little else, and keep it from their own writers.
-		b.add("zebra dplane limit 10000")
+		// share a core they do little else, and keep it from their own writers. But
+		// what waits takes memory, a kilobyte each.
+		b.add("zebra dplane limit %d", max(powerOfTwo(float64(r.net.prefixes)), minWaitingRoutes))
 	})
 	v4, v6 := r.uses(ipv4), r.uses(ipv6)
 	switch r.igp() {

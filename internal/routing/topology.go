@@ -29,6 +29,7 @@ type network struct {
 	// worth their memory: each router would have one for each link. FRR's ospf6d
 	// can be kept from announcing them, its ospfd (8.4) cannot.
 	quietLinks bool
+	prefixes   int // of loopbacks and links: what a router has routes to, in each family
 	// multiTopology says that some IS-IS link carries only one address family,
 	// so that the two need shortest paths of their own (RFC 5120).
 	multiTopology bool
@@ -297,6 +298,7 @@ func survey(v *vnet.VNet) *network {
 	if smallest < defaultLSP {
 		s.lspMTU = smallest
 	}
+	s.prefixes = len(v.Nodes) + len(v.Links)
 	s.quietLinks = 2*len(v.Links)*len(v.Nodes) > MaxLinkRoutes
 	return s
 }

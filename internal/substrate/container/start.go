@@ -479,12 +479,18 @@ func (h *Held) Release() error {
 
 // Abort ends and removes a container that was not released; on any other it
 // does nothing. What cannot be removed at once, List still shows.
-func (h *Held) Abort() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.done {
-		return
+func (h *Held) Abort() { h.r.Abort(h) }
+
+// Abort does so with many, all at once.
+func (r *Runtime) Abort(held ...*Held) {
+	ids := make([]ID, 0, len(held))
+	for _, h := range held {
+		h.mu.Lock()
+		if !h.done {
+			ids = append(ids, h.id)
+		}
+		h.done = true
+		h.mu.Unlock()
 	}
-	h.done = true
-	_ = h.r.Remove(context.Background(), h.id)
+	_ = r.Remove(context.Background(), ids...)
 }

@@ -4,7 +4,7 @@ import "fmt"
 
 // maxPorts is MAX_PORTS of bpf/maps.h, maxEgresses MAX_EGRESSES of bpf/egress.h.
 const (
-	maxPorts    = 32768
+	maxPorts    = 65536
 	maxEgresses = maxPorts + 1024
 )
 
