@@ -184,7 +184,7 @@ func TestRootContextIsOutOfReach(t *testing.T) {
 	ports := l.wire(t, n[0], "eth1", n[1], "eth1")
 	members := l.lan(t, "tblan", 1500, n[2:]...)
 	for i, device := range []string{ports[0], "tblan", members[0]} {
-		nstest.Sh(t, fmt.Sprintf("ip link set %s arp on; ip addr add 10.0.%d.254/24 dev %s; ip -6 addr add fd00:%d::fe/64 dev %s nodad", device, i, device, i, device))
+		nstest.Sh(t, fmt.Sprintf("ip link set %s arp on; echo 0 > /proc/sys/net/ipv6/conf/%s/disable_ipv6; ip addr add 10.0.%d.254/24 dev %s; ip -6 addr add fd00:%d::fe/64 dev %s nodad", device, device, i, device, i, device))
 	}
 	for i, node := range []*nstest.Node{n[0], n[2], n[2]} {
 		node.Configure(t, "eth1", fmt.Sprintf("10.0.%d.1/24", i), fmt.Sprintf("fd00:%d::1/64", i))
