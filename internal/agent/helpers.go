@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"trellis/internal/agent/reconcile"
@@ -28,16 +27,8 @@ func (r *runner) addHelpers(_ context.Context, steps []reconcile.Step) error {
 		shaped, behind := port.HelperNames(p.Device)
 		devices = append(devices, shaped, behind)
 	}
-	done, err := r.a.notePending(r.want.VNet, devices)
-	if err != nil {
-		return err
-	}
-	err = port.CreateHelpers(helpers)
-	if err = errors.Join(err, r.learnDevices(devices)); err != nil {
+	if err := r.makeDevices(devices, func() error { return port.CreateHelpers(helpers) }); err != nil {
 		return fmt.Errorf("make the pairs that shape what the nodes of %s send: %w", r.want.VNet, err)
-	}
-	if err := done(); err != nil {
-		return err
 	}
 	r.advance(len(steps))
 	return nil

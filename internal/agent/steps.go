@@ -265,20 +265,25 @@ func (r *runner) addPorts(_ context.Context, steps []reconcile.Step) error {
 			Name: p.Name, MAC: p.MAC, MTU: p.MTU, Node: ns.FD(),
 		}
 	}
+	if err := r.makeDevices(devices, func() error { return port.Create(specs) }); err != nil {
+		return fmt.Errorf("make the ports of %s: %w", r.want.VNet, err)
+	}
+	r.advance(len(steps))
+	return nil
+}
+
+// makeDevices has create make devices, which are noted as pending meanwhile, so that
+// a killed service's successor finds them.
+func (r *runner) makeDevices(devices []string, create func() error) error {
 	done, err := r.a.notePending(r.want.VNet, devices)
 	if err != nil {
 		return err
 	}
-	err = port.Create(specs)
 	// Whatever was made is to be known, also if not all was.
-	if err = errors.Join(err, r.learnDevices(devices)); err != nil {
-		return fmt.Errorf("make the ports of %s: %w", r.want.VNet, err)
-	}
-	if err := done(); err != nil {
+	if err := errors.Join(create(), r.learnDevices(devices)); err != nil {
 		return err
 	}
-	r.advance(len(steps))
-	return nil
+	return done()
 }
 
 // learnDevices learns the interface indexes of devices that were just made, and

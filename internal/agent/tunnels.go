@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"trellis/internal/agent/reconcile"
@@ -27,16 +26,8 @@ func (r *runner) addTunnels(_ context.Context, steps []reconcile.Step) error {
 		}
 		devices = append(devices, t.Device, port.TunnelMember(t.Device))
 	}
-	done, err := r.a.notePending(r.want.VNet, devices)
-	if err != nil {
-		return err
-	}
-	err = port.CreateTunnels(specs)
-	if err = errors.Join(err, r.learnDevices(devices)); err != nil {
+	if err := r.makeDevices(devices, func() error { return port.CreateTunnels(specs) }); err != nil {
 		return fmt.Errorf("make the tunnels of %s's LANs: %w", r.want.VNet, err)
-	}
-	if err := done(); err != nil {
-		return err
 	}
 	r.advance(len(steps))
 	return nil

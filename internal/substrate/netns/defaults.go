@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -93,14 +92,4 @@ func sysctlPath(name string) string {
 		}
 		return r
 	}, name)
-}
-
-// writeSysctl writes a sysctl of the calling thread's network namespace.
-func writeSysctl(path, value string) error {
-	f, err := os.OpenFile("/proc/sys/"+path, os.O_WRONLY, 0)
-	if err == nil {
-		_, err = f.WriteString(value)
-		err = errors.Join(err, f.Close())
-	}
-	return sysctl.Error(path, value, err)
 }

@@ -10,6 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"trellis/internal/substrate/sysctl"
+
 	"trellis/internal/substrate/rtnl"
 )
 
@@ -161,5 +163,9 @@ func raiseSysctl(path string, value int) error {
 	if have >= value {
 		return nil
 	}
-	return writeSysctl(path, strconv.Itoa(value))
+	own, err := sysctl.Open()
+	if err != nil {
+		return err
+	}
+	return errors.Join(own.Write(path, strconv.Itoa(value)), own.Close())
 }

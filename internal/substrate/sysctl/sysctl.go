@@ -56,15 +56,10 @@ func (s *FS) Write(path, value string) error {
 		turn.Unlock()
 		err = errors.Join(err, unix.Close(fd))
 	}
-	return Error(path, value, err)
-}
-
-// Error names the sysctl that could not be set; nil for nil.
-func Error(path, value string, err error) error {
-	if err == nil {
-		return nil
+	if err != nil {
+		return fmt.Errorf("set the sysctl %s to %q: %w", strings.ReplaceAll(path, "/", "."), value, err)
 	}
-	return fmt.Errorf("set the sysctl %s to %q: %w", strings.ReplaceAll(path, "/", "."), value, err)
+	return nil
 }
 
 // DisableIPv6 turns the kernel's own IPv6 off on devices that only carry others'
