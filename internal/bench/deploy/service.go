@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -378,6 +379,12 @@ func sweep(ctx context.Context, o Options) error {
 func raze(ctx context.Context, o Options, h home) error {
 	if err := os.MkdirAll(h.run, 0o700); err != nil {
 		return err
+	}
+	// A service dies with its measurement, but not at once: the call into the
+	// kernel that it is in is finished first.
+	stop := exec.CommandContext(ctx, o.Program, "serve", "--stop", "--run-dir", h.run, "--state-dir", h.state())
+	if out, err := stop.CombinedOutput(); err != nil {
+		return fmt.Errorf("end the service in %s: %w: %s", h.run, err, bytes.TrimSpace(out))
 	}
 	s, err := launch(ctx, o, h)
 	if err != nil {
