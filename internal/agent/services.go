@@ -130,7 +130,10 @@ func (w *worker) withFault(node string, n store.NodeState) store.NodeState {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f, ok := w.faults[node]
+	guarded, held := w.guarded[node]
 	switch {
+	case held:
+		n.State, n.Message = store.NodeDegraded, guarded
 	case ok && (n.Pid == 0 || f.pid == n.Pid):
 		n.State, n.Message = store.NodeDegraded, f.why
 	case n.State == store.NodeDegraded:

@@ -39,6 +39,7 @@ type worker struct {
 	routeWatches map[string]*routeWatch  // by node; see route_mtu.go
 	expected     map[string]bool         // nodes whose end was asked for
 	faults       map[string]serviceFault // by node
+	guarded      map[string]string       // by node, what was done to it; see softirq.go
 
 	ended  chan struct{} // closed when run returns
 	report *reporter
@@ -61,7 +62,7 @@ type restart struct {
 func newWorker(a *Agent, vnet string) *worker {
 	return &worker{
 		a: a, vnet: vnet, wake: make(chan struct{}, 1), running: map[string]int{}, routeWatches: map[string]*routeWatch{},
-		expected: map[string]bool{}, faults: map[string]serviceFault{},
+		expected: map[string]bool{}, faults: map[string]serviceFault{}, guarded: map[string]string{},
 		nodes: map[string]*restart{}, ended: make(chan struct{}), report: newReporter(a.statuses, vnet),
 	}
 }

@@ -132,6 +132,15 @@ func (s *Service) start() {
 
 func (s *Service) log() string { return filepath.Join(s.dir, "serve.log") }
 
+// Log gives what the service has logged.
+func (s *Service) Log() string {
+	b, err := os.ReadFile(s.log())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return string(b)
+}
+
 // tail is the end of the service's log.
 func (s *Service) tail() string {
 	b, err := os.ReadFile(s.log())

@@ -56,6 +56,8 @@ type Tree struct {
 	// others are v1 hierarchies without any controller of ours. An OCI runtime
 	// that insists on managing cgroups (runc) leaves directories there.
 	others []string
+	// unified is where cgroup v2 is mounted, freezer where v1's freezer; empty: nowhere.
+	unified, freezer string
 }
 
 // Find reads the machine's cgroup layout for a tree named dir. It fails where a
@@ -106,9 +108,12 @@ func parseMount(line string) (mount, kind, superOptions string, ok bool) {
 
 // arrange picks a hierarchy for each controller.
 func arrange(dir string, v1 []hierarchy, v2 string, unified []string) (*Tree, error) {
-	t := &Tree{dir: dir}
+	t := &Tree{dir: dir, unified: v2}
 	seen := map[string]bool{}
 	for _, h := range v1 {
+		if slices.Contains(h.controllers, "freezer") {
+			t.freezer = h.mount
+		}
 		var ours []string
 		for _, c := range append(slices.Clone(needed), accounting) {
 			if slices.Contains(h.controllers, c) && !seen[c] {

@@ -34,7 +34,9 @@ type entry struct {
 	state  State
 	// pidfd is open while PID 1 is alive; -1 otherwise. events closes it.
 	pidfd int
-	gone  chan struct{} // closed when PID 1 has ended; nil: it never ran, as far as known
+	// frozen: its processes are stopped by its cgroup.
+	frozen bool
+	gone   chan struct{} // closed when PID 1 has ended; nil: it never ran, as far as known
 	// services is what init reported last. unwatched: the kernel had no watch left
 	// for the status file, which is therefore read when asked for.
 	services  []ServiceStatus

@@ -33,6 +33,9 @@ func (r *Runtime) Remove(ctx context.Context, ids ...ID) error {
 	for _, id := range ids {
 		// It fails for those alone that do not run.
 		_ = r.signal(id, unix.SIGKILL)
+		if err := r.Thaw(id); err != nil { // of cgroup v1, nothing ends that is frozen
+			return fmt.Errorf("remove container %s: %w", id, err)
+		}
 	}
 	r.awaitExits(ctx, ids)
 	work := make(chan ID)
@@ -78,6 +81,35 @@ func (r *Runtime) Kill(vnet string) {
 	}
 }
 
+// Freeze stops all processes of a node where they are, until Thaw, its removal or the
+// start of the next service. What is run in it meanwhile goes on.
+func (r *Runtime) Freeze(id ID) error {
+	r.index.mu.Lock()
+	e := r.index.get(id)
+	if e == nil || e.pidfd < 0 {
+		r.index.mu.Unlock()
+		return fmt.Errorf("freeze container %s: it does not run", id)
+	}
+	e.frozen = true
+	r.index.mu.Unlock()
+	return r.cgroups.Freeze(groupOf(id))
+}
+
+// Thaw lets them go on.
+func (r *Runtime) Thaw(id ID) error {
+	r.index.mu.Lock()
+	e := r.index.get(id)
+	frozen := e != nil && e.frozen
+	if frozen {
+		e.frozen = false
+	}
+	r.index.mu.Unlock()
+	if !frozen {
+		return nil
+	}
+	return r.cgroups.Thaw(groupOf(id))
+}
+
 // awaitExits waits until the killed containers' PID 1 are gone. Who is late is left
 // to the removal of that container, which tells.
 func (r *Runtime) awaitExits(ctx context.Context, ids []ID) {
@@ -115,6 +147,9 @@ func (r *Runtime) destroy(ctx context.Context, id ID) error {
 		return errors.New("not a name of a container")
 	}
 	_ = r.signal(id, unix.SIGKILL) // it may have been started meanwhile
+	if err := r.Thaw(id); err != nil {
+		return err
+	}
 	r.awaitExits(ctx, []ID{id})
 	fault.Point("container/killed")
 	if err := r.killMembers(ctx, groupOf(id)); err != nil {

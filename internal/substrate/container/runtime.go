@@ -88,6 +88,9 @@ func New(cfg Config) (*Runtime, error) {
 	if err := r.sweepHosts(); err != nil {
 		return nil, errors.Join(fmt.Errorf("remove the names of networks that are gone: %w", err), r.Close())
 	}
+	if err := cgroups.ThawAll(); err != nil { // what a service held that is gone
+		return nil, errors.Join(err, r.Close())
+	}
 	if r.stage, err = newStage(oci.hideCgroups, filepath.Join(cfg.RunDir, hostsDir)); err != nil {
 		return nil, errors.Join(fmt.Errorf("prepare to make containers: %w", err), r.Close())
 	}

@@ -22,6 +22,8 @@ type Link struct {
 	Peer   int // of a veth, the other end; of a VLAN and the like, the device below (IFLA_LINK): interface index in its namespace; 0: none
 	MAC    [6]byte
 	Type   uint16 // ARPHRD_*
+	// PeerElsewhere: the peer, or the device below, lies in another network namespace.
+	PeerElsewhere bool
 	// Isolated, of a bridge's port: it exchanges no frame with other such ports.
 	Isolated bool
 }
@@ -144,6 +146,8 @@ func ParseLink(body []byte) Link {
 			l.MTU = int(Uint32(v))
 		case unix.IFLA_LINK:
 			l.Peer = int(Uint32(v))
+		case unix.IFLA_LINK_NETNSID:
+			l.PeerElsewhere = true
 		case unix.IFLA_MASTER:
 			l.Master = int(Uint32(v))
 		case unix.IFLA_ADDRESS:

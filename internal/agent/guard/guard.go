@@ -1,0 +1,95 @@
+// Package guard decides which nodes make the kernel do more for them than their
+// share: which of them has its own devices set down, and is held for a while. It is
+// pure; the agent's guard measures, and carries out.
+//
+// A node's root may make bridges, veth pairs and the like in the node's network
+// namespace. A packet that circles between them takes a CPU whole, in softirqs,
+// which no cgroup is charged with and no CPU limit bounds.
+package guard
+
+import "time"
+
+// What counts as pressure, and as more than a share.
+const (
+	// saturated is the share of a CPU's time from which on softirqs leave too little of
+	// it for processes.
+	saturated = 0.85
+	// freeCores is what a node's packets may take of the CPUs under
+	// pressure where its limit is lower, or not set, in cores.
+	freeCores = 0.5
+	// amplified is how many packets there are on a node's own devices for each on the
+	// platform's, in an offence: nothing came or went by those.
+	amplified = 8
+)
+
+// Saturated reports whether softirqs take some CPU whole, by the share of each.
+func Saturated(shares []float64) bool {
+	for _, s := range shares {
+		if s >= saturated {
+			return true
+		}
+	}
+	return false
+}
+
+// Use is what a node's packets took of the CPUs' time.
+type Use struct {
+	Cores float64 // on all devices of its network namespace
+	Limit float64 // of the node's processes, in cores; 0: none
+	// Packets on the devices that the node's root has made, and on the platform's.
+	Own, Ports uint64
+	// Samples of packets on devices that the node's root has made, or has given to one
+	// of those as ports, and how often they were seen again.
+	Samples, Repeats uint64
+}
+
+// Excessive reports whether it is more than the node's share while a CPU is saturated.
+func (u Use) Excessive() bool { return u.Cores > max(u.Limit, freeCores) }
+
+// Circles reports whether packets go round and round there: they are seen again, or
+// there are far more than have come. What only passes is the business of whoever sends.
+func (u Use) Circles() bool {
+	return u.Own > amplified*u.Ports || u.Repeats > u.Samples
+}
+
+// Offends reports whether it is to be stopped.
+func (u Use) Offends() bool { return u.Excessive() && u.Circles() }
+
+// How long a node is held that offends again, and what it takes to be forgotten.
+const (
+	firstHold = 10 * time.Second
+	longest   = 10 * time.Minute
+	// Memory is how long an offence counts.
+	Memory = 10 * time.Minute
+)
+
+// Ledger remembers nodes' offences. The key is the node's; the zero Ledger is ready.
+type Ledger[K comparable] struct {
+	offences map[K]offence
+}
+
+type offence struct {
+	count int
+	last  time.Time
+}
+
+// Add books an offence and says how long the node's processes are to be held: not at
+// all at the first, which may well be a mistake, then twice as long each time.
+func (l *Ledger[K]) Add(node K, now time.Time) (hold time.Duration) {
+	if l.offences == nil {
+		l.offences = map[K]offence{}
+	}
+	for k, o := range l.offences {
+		if now.Sub(o.last) > Memory {
+			delete(l.offences, k)
+		}
+	}
+	o := l.offences[node]
+	o.count, o.last = o.count+1, now
+	if o.count > 1 {
+		hold = min(firstHold<<min(o.count-2, 16), longest)
+	}
+	o.last = now.Add(hold) // it cannot do better while it is held
+	l.offences[node] = o
+	return hold
+}

@@ -1,0 +1,57 @@
+package guard
+
+import (
+	"testing"
+	"time"
+)
+
+func TestOffends(t *testing.T) {
+	for _, c := range []struct {
+		what string
+		use  Use
+		want bool
+	}{
+		{"a loop of bridges", Use{Cores: 1.87, Limit: 0.1, Own: 90000, Ports: 10}, true},
+		{"a loop over links, by a bridge of the node's", Use{Cores: 0.9, Own: 20000, Ports: 20000, Samples: 5, Repeats: 40}, true},
+		{"a router under full load", Use{Cores: 1.5, Ports: 50000}, false},
+		{"a router with a tunnel", Use{Cores: 1.5, Own: 50000, Ports: 50000, Samples: 12}, false},
+		{"a bridge under full load", Use{Cores: 1.5, Own: 100, Ports: 50000, Samples: 12, Repeats: 1}, false},
+		{"a loop that is shaped", Use{Cores: 0.1, Own: 900}, false},
+		{"a loop within the node's limit", Use{Cores: 1.5, Limit: 2, Own: 90000}, false},
+	} {
+		if got := c.use.Offends(); got != c.want {
+			t.Errorf("%s: offends %v, want %v", c.what, got, c.want)
+		}
+	}
+}
+
+func TestSaturated(t *testing.T) {
+	if Saturated([]float64{0.5, 0.6}) || Saturated(nil) || !Saturated([]float64{0.1, 0.97}) {
+		t.Error("one CPU whole is pressure, and nothing less")
+	}
+}
+
+func TestLedger(t *testing.T) {
+	var l Ledger[string]
+	now := time.Unix(0, 0)
+	for i, want := range []time.Duration{0, 10 * time.Second, 20 * time.Second, 40 * time.Second} {
+		now = now.Add(time.Minute)
+		if got := l.Add("a", now); got != want {
+			t.Errorf("offence %d: held for %s, want %s", i+1, got, want)
+		}
+	}
+	if got := l.Add("b", now); got != 0 {
+		t.Errorf("another node's first offence: held for %s", got)
+	}
+	for range 40 {
+		if got := l.Add("a", now); got > longest {
+			t.Fatalf("held for %s", got)
+		}
+	}
+	if got := l.Add("a", now.Add(longest+Memory+time.Second)); got != 0 {
+		t.Errorf("an offence long ago counts: held for %s", got)
+	}
+	if n := len(l.offences); n != 1 {
+		t.Errorf("%d nodes are remembered, want 1", n)
+	}
+}
