@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // period is the time over which a CPU quota is given out, in microseconds: the
@@ -88,6 +90,9 @@ func setMemory(dir string, v2 bool, bytes int64) error {
 	if bytes > 0 {
 		limit = strconv.FormatInt(bytes, 10)
 	}
+	if err := setSocketMemory(dir, bytes); err != nil {
+		return err
+	}
 	mem, memsw := filepath.Join(dir, "memory.limit_in_bytes"), filepath.Join(dir, "memory.memsw.limit_in_bytes")
 	if !exists(memsw) {
 		return write(mem, limit)
@@ -99,6 +104,29 @@ func setMemory(dir string, v2 bool, bytes int64) error {
 	}
 	return errors.Join(write(memsw, limit), write(mem, limit))
 }
+
+// socketPart is the part of a memory limit that packets waiting in TCP and UDP sockets may
+// take besides, where cgroup v1 counts those apart (memory.kmem.tcp, which in spite of its
+// name counts all sockets that account for their memory; v2 counts them with the rest).
+const socketPart = 4
+
+// setSocketMemory bounds what waits in a group's sockets. Without a limit, the whole
+// machine's (net.ipv4.tcp_mem, udp_mem) is what binds. A kernel that does not count it
+// has no such file.
+func setSocketMemory(dir string, bytes int64) error {
+	limit := "-1"
+	if bytes > 0 {
+		limit = strconv.FormatInt(max(bytes/socketPart, leastSocketMemory), 10)
+	}
+	err := write(filepath.Join(dir, "memory.kmem.tcp.limit_in_bytes"), limit)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) {
+		return nil
+	}
+	return err
+}
+
+// leastSocketMemory is enough for the sockets of routing daemons.
+const leastSocketMemory = 2 << 20
 
 func setPids(dir string, n int) error {
 	limit := "max"
