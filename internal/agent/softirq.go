@@ -264,7 +264,7 @@ func (a *Agent) reportGuarded(id container.ID, why string) {
 	w.guarded[id.Node] = why
 	w.mu.Unlock()
 	w.reportNode(id.Node)
-	time.AfterFunc(guard.Memory, func() {
+	time.AfterFunc(guard.Remembered, func() {
 		w.mu.Lock()
 		same := w.guarded[id.Node] == why
 		if same {

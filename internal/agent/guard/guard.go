@@ -59,8 +59,8 @@ func (u Use) Offends() bool { return u.Excessive() && u.Circles() }
 const (
 	firstHold = 10 * time.Second
 	longest   = 10 * time.Minute
-	// Memory is how long an offence counts.
-	Memory = 10 * time.Minute
+	// Remembered is how long an offence counts.
+	Remembered = 10 * time.Minute
 )
 
 // Ledger remembers nodes' offences. The key is the node's; the zero Ledger is ready.
@@ -80,7 +80,7 @@ func (l *Ledger[K]) Add(node K, now time.Time) (hold time.Duration) {
 		l.offences = map[K]offence{}
 	}
 	for k, o := range l.offences {
-		if now.Sub(o.last) > Memory {
+		if now.Sub(o.last) > Remembered {
 			delete(l.offences, k)
 		}
 	}
@@ -92,4 +92,33 @@ func (l *Ledger[K]) Add(node K, now time.Time) (hold time.Duration) {
 	o.last = now.Add(hold) // it cannot do better while it is held
 	l.offences[node] = o
 	return hold
+}
+
+// What of the kernel's memory makes a node offend.
+const (
+	// leastMemory is what a node may take of it whatever its limit, in bytes.
+	leastMemory = 4 << 20
+	// over is how much more than its limit a node may take, that included.
+	over = 1.05
+	// machinePart is the part of the machine's memory that a node without a limit may take.
+	machinePart = 1.0 / 32
+)
+
+// KernelMemory is what a node takes of the machine's memory, in bytes.
+type KernelMemory struct {
+	Charged   int64 // to its cgroup
+	Uncharged int64 // what the kernel holds for it besides
+	Limit     int64 // 0: none
+	Machine   int64 // what the machine has
+}
+
+// Offends reports whether the kernel holds more for it than its limit leaves.
+func (m KernelMemory) Offends() bool {
+	if m.Uncharged <= leastMemory {
+		return false
+	}
+	if m.Limit <= 0 {
+		return float64(m.Uncharged) > machinePart*float64(m.Machine)
+	}
+	return float64(m.Charged+m.Uncharged) > over*float64(m.Limit)
 }

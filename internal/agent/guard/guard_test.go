@@ -48,10 +48,31 @@ func TestLedger(t *testing.T) {
 			t.Fatalf("held for %s", got)
 		}
 	}
-	if got := l.Add("a", now.Add(longest+Memory+time.Second)); got != 0 {
+	if got := l.Add("a", now.Add(longest+Remembered+time.Second)); got != 0 {
 		t.Errorf("an offence long ago counts: held for %s", got)
 	}
 	if n := len(l.offences); n != 1 {
 		t.Errorf("%d nodes are remembered, want 1", n)
+	}
+}
+
+func TestMemoryOffends(t *testing.T) {
+	const mib = 1 << 20
+	for _, c := range []struct {
+		what string
+		m    KernelMemory
+		want bool
+	}{
+		{"much is queued for a small node", KernelMemory{Charged: 10 * mib, Uncharged: 100 * mib, Limit: 64 * mib, Machine: 16384 * mib}, true},
+		{"the same, for one of many MiB", KernelMemory{Charged: 10 * mib, Uncharged: 100 * mib, Limit: 256 * mib, Machine: 16384 * mib}, false},
+		{"a node that is full", KernelMemory{Charged: 64 * mib, Uncharged: 5 * mib, Limit: 64 * mib, Machine: 16384 * mib}, true},
+		{"a node that is full and has a few sockets", KernelMemory{Charged: 64 * mib, Uncharged: 3 * mib, Limit: 64 * mib, Machine: 16384 * mib}, false},
+		{"a small node that has a few sockets", KernelMemory{Charged: 8 * mib, Uncharged: 3 * mib, Limit: 8 * mib, Machine: 16384 * mib}, false},
+		{"a node without a limit", KernelMemory{Charged: 900 * mib, Uncharged: 500 * mib, Machine: 16384 * mib}, false},
+		{"a node without a limit that takes much", KernelMemory{Uncharged: 600 * mib, Machine: 16384 * mib}, true},
+	} {
+		if got := c.m.Offends(); got != c.want {
+			t.Errorf("%s: offends %v, want %v", c.what, got, c.want)
+		}
 	}
 }

@@ -81,6 +81,14 @@ func (r *Runtime) Kill(vnet string) {
 	}
 }
 
+// KillNode ends a container and does not wait for it. One that does not run is no error.
+func (r *Runtime) KillNode(id ID) error {
+	if err := r.signal(id, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("kill container %s: %w", id, err)
+	}
+	return r.Thaw(id) // of cgroup v1, nothing ends that is frozen
+}
+
 // Freeze stops all processes of a node where they are, until Thaw, its removal or the
 // start of the next service. What is run in it meanwhile goes on.
 func (r *Runtime) Freeze(id ID) error {

@@ -1,0 +1,167 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"trellis/internal/agent/guard"
+	"trellis/internal/substrate/container"
+	"trellis/internal/substrate/kernel"
+	"trellis/internal/substrate/netns"
+)
+
+const (
+	// memoryEvery is how often the kernel's own memory is looked at. A look costs some
+	// 40 µs.
+	memoryEvery = 100 * time.Millisecond
+	// memoryGrowth is how much it must have grown for the nodes to be looked at, in bytes.
+	memoryGrowth = 32 << 20
+	// memoryNodes is how many nodes are looked at, those first that have used the most
+	// processor time since the last time.
+	memoryNodes = 32
+	// memoryRest is how long a look at the nodes is followed by none, in times of what it
+	// took; without it, one network that comes up would have all others looked at.
+	memoryRest = 20
+)
+
+// memoryGuard ends nodes that have the kernel hold more memory for them than their limit
+// leaves, where no cgroup is charged with it; see package guard.
+type memoryGuard struct {
+	a     *Agent
+	floor int64 // of the kernel's memory when the nodes were looked at, or less since
+	rest  time.Time
+	cpu   map[container.ID]float64 // seconds, when they were looked at
+	told  time.Time
+}
+
+// guardMemory looks at the kernel's memory until ctx ends, on a thread of its own that
+// goes before others.
+func (a *Agent) guardMemory(ctx context.Context) {
+	g := &memoryGuard{a: a}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()                                      // which ends with the goroutine
+		_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20) // else as all others
+		for ctx.Err() == nil {
+			sleepThread(memoryEvery)
+			if err := g.look(ctx); err != nil && ctx.Err() == nil && time.Since(g.told) > softirqComplain {
+				g.told = time.Now()
+				a.log.Warn("cannot guard the kernel's memory", "error", err)
+			}
+		}
+	}()
+	<-done
+}
+
+func (g *memoryGuard) look(ctx context.Context) error {
+	m, err := kernel.ReadMemory()
+	if err != nil {
+		return err
+	}
+	if g.floor == 0 || m.Kernel < g.floor {
+		g.floor = m.Kernel
+	}
+	scarce := m.Free < m.Total/10
+	if m.Kernel-g.floor < memoryGrowth || time.Now().Before(g.rest) && !scarce {
+		return nil
+	}
+	start := time.Now()
+	states, err := g.busiest(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range states {
+		if err := g.judge(ctx, s, m.Total); err != nil {
+			g.a.log.Warn("cannot tell what the kernel holds for a node", "vnet", s.VNet, "node", s.Node, "error", err)
+		}
+	}
+	if m, err = kernel.ReadMemory(); err != nil {
+		return err
+	}
+	// What others take is not looked for again; what a node goes on to take is.
+	g.floor = m.Kernel - memoryGrowth/2
+	g.rest = time.Now().Add(memoryRest * time.Since(start))
+	return nil
+}
+
+// busiest gives the nodes that have used the most processor time since the last look.
+func (g *memoryGuard) busiest(ctx context.Context) ([]container.State, error) {
+	states, err := g.a.containers.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	used := make(map[container.ID]float64, len(states))
+	cpu := make(map[container.ID]float64, len(states))
+	running := states[:0]
+	for _, s := range states {
+		if !s.Running {
+			continue
+		}
+		running = append(running, s)
+		st, err := g.a.containers.Stat(s.ID)
+		if err != nil {
+			continue // it has gone meanwhile
+		}
+		cpu[s.ID] = st.CPU
+		used[s.ID] = st.CPU - g.cpu[s.ID]
+	}
+	g.cpu = cpu
+	slices.SortStableFunc(running, func(a, b container.State) int { return cmp.Compare(used[b.ID], used[a.ID]) })
+	return running[:min(len(running), memoryNodes)], nil
+}
+
+// judge finds out whether a node offends, and if so ends it and says so.
+func (g *memoryGuard) judge(ctx context.Context, s container.State, machine int64) error {
+	ns, err := netns.OfPid(s.Pid)
+	if err != nil {
+		return nil // it has gone meanwhile
+	}
+	defer ns.Close()
+	held, err := ns.Memory()
+	if err != nil {
+		return err
+	}
+	m := guard.KernelMemory{Uncharged: held.Sum(), Limit: s.Limits.Memory, Machine: machine}
+	if st, err := g.a.containers.Stat(s.ID); err == nil {
+		m.Charged = st.Memory
+	}
+	if !m.Offends() || !g.a.containers.Alive(s.ID, s.Pid) {
+		return nil
+	}
+	why := fmt.Sprintf("killed: the kernel held %d MiB for it besides its memory: %s", m.Uncharged>>20, largest(held))
+	g.a.log.Warn("a node took more of the kernel's memory than its limit leaves", "vnet", s.VNet, "node", s.Node, "done", why)
+	g.a.reportGuarded(s.ID, why)
+	return g.a.containers.KillNode(s.ID)
+}
+
+// largest says what most of it is.
+func largest(m netns.Memory) string {
+	parts := []struct {
+		size int64
+		what string
+	}{
+		{m.Queues, "in the queues of its devices"}, {m.Netlink, "in netlink sockets"}, {m.Packets, "in packet sockets"},
+		{m.Fragments, "of fragments"}, {m.Routes, "of IPv6 routes"},
+	}
+	slices.SortStableFunc(parts, func(a, b struct {
+		size int64
+		what string
+	}) int {
+		return cmp.Compare(b.size, a.size)
+	})
+	var said []string
+	for _, p := range parts {
+		if p.size >= m.Sum()/10 {
+			said = append(said, fmt.Sprintf("%d MiB %s", p.size>>20, p.what))
+		}
+	}
+	return strings.Join(said, ", ")
+}
