@@ -83,6 +83,10 @@ SOAK_CASES ?= 1000000
 soak: deps-test
 	$(SUDO) env "PATH=$$PATH" TRELLIS_EQUAL_CASES=$(SOAK_CASES) go test -count=1 -timeout 6h -v -run 'TestEqual$$' ./test/equal
 
+## attack: try on this machine what a hostile node can take from it and from others
+attack: build
+	$(SUDO) bin/trellis bench attack
+
 ## lint: formatting, vet, staticcheck, import rules
 lint: vet
 	go run $(STATICCHECK) ./...
@@ -117,4 +121,4 @@ fuzz:
 clean:
 	rm -rf bin dist .tools
 
-.PHONY: help deps deps-test build install demo check vet test test-qemu soak lint generate check-generated fuzz clean
+.PHONY: help deps deps-test build install demo check vet test test-qemu soak attack lint generate check-generated fuzz clean

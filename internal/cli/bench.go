@@ -21,11 +21,12 @@ func newBenchCommand(env *Env) *cobra.Command {
 		Example: lines(
 			"  sudo trellis bench deploy examples/abilene.yaml",
 			"  sudo trellis bench tcp",
-			"  sudo trellis bench forward"),
+			"  sudo trellis bench forward",
+			"  sudo trellis bench attack"),
 		Args: verbsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newBenchDeployCommand(env), newBenchTCPCommand(env), newBenchForwardCommand(env))
+	cmd.AddCommand(newBenchDeployCommand(env), newBenchTCPCommand(env), newBenchForwardCommand(env), newBenchAttackCommand(env))
 	return cmd
 }
 

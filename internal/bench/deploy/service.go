@@ -204,6 +204,9 @@ func (s *Service) Restart(ctx context.Context) error { return s.run(ctx, restart
 // PID is the service's process.
 func (s *Service) PID() int { return s.process.cmd.Process.Pid }
 
+// Program is the trellis program that runs as the service.
+func (s *Service) Program() string { return s.options.Program }
+
 // Client is a client of the service.
 func (s *Service) Client() Client { return s.client }
 

@@ -1,0 +1,83 @@
+package attack
+
+import (
+	"io/fs"
+	"os/exec"
+	"path"
+	"strings"
+	"testing"
+)
+
+func TestSelect(t *testing.T) {
+	all, err := Select(nil)
+	if err != nil || len(all) != len(Attacks()) {
+		t.Errorf("%v, %v", all, err)
+	}
+	one, err := Select([]string{"inotify"})
+	if err != nil || len(one) != 1 || one[0].Name != "inotify" {
+		t.Errorf("%v, %v", one, err)
+	}
+	if _, err := Select([]string{"nonesuch"}); err == nil || !strings.Contains(err.Error(), "loop-bridges") {
+		t.Errorf("an attack that there is not: %v", err)
+	}
+}
+
+// TestPrograms checks that each attack has its program, each program its attack, and
+// that they are programs.
+func TestPrograms(t *testing.T) {
+	used := map[string]bool{}
+	for _, a := range Attacks() {
+		if a.Name == "" || a.What == "" {
+			t.Errorf("%+v", a)
+		}
+		used["scripts/"+a.file] = true
+	}
+	if err := fs.WalkDir(files, ".", func(name string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		if strings.HasPrefix(name, "scripts/") && !used[name] {
+			t.Errorf("%s is no attack's", name)
+		}
+		argv, err := command(name, 5)
+		if err != nil {
+			return err
+		}
+		if strings.Contains(argv[2], "SECONDS") {
+			t.Errorf("%s does not know how long it lasts", name)
+		}
+		check := []string{"sh", "-n", "-c", argv[2]}
+		if path.Ext(name) == ".py" {
+			check = []string{"python3", "-c", "import sys; compile(sys.argv[1], 'x', 'exec')", argv[2]}
+		}
+		if _, err := exec.LookPath(check[0]); err != nil {
+			return nil
+		}
+		if out, err := exec.Command(check[0], check[1:]...).CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", name, err, out)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestJudge(t *testing.T) {
+	held := Result{RateBefore: 10e9, RateDuring: 9.5e9, Verb: 0.1, Up: 0.3, Memory: 60 << 20}
+	held.judge()
+	if len(held.NotHeld) > 0 {
+		t.Errorf("%v", held.NotHeld)
+	}
+	for want, r := range map[string]Result{
+		"the victim kept 50 %":        {RateBefore: 10e9, RateDuring: 5e9},
+		"`trellis ls` took 2.0 s":     {Verb: 2},
+		"took 20.0 s to come up":      {Up: 20},
+		"the machine lost 1024 MiB":   {Memory: 1 << 30},
+		"others could not have: ptys": {Failed: []string{"ptys"}},
+	} {
+		r.judge()
+		if len(r.NotHeld) != 1 || !strings.Contains(r.NotHeld[0], want) {
+			t.Errorf("%v, want %q", r.NotHeld, want)
+		}
+	}
+}

@@ -1,0 +1,4 @@
+import time
+end = time.time() + SECONDS
+while time.time() < end:
+    pass

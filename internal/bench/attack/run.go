@@ -1,0 +1,377 @@
+package attack
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"trellis/internal/bench"
+	"trellis/internal/substrate/kernel"
+)
+
+// What an attacker's node may have.
+const (
+	attackerCPU    = 0.25     // cores
+	attackerMemory = 64 << 20 // bytes
+)
+
+// What an attack that is held costs the others at the most.
+const (
+	leastRate    = 0.9              // of the victim's rate, one second after the start
+	longestVerb  = time.Second      // for `trellis ls`
+	memoryOver   = 1.05             // of the node's limit
+	memoryNoise  = 16 << 20         // bytes by which the kernel's memory varies by itself
+	longestUp    = 10 * time.Second // for a network of two nodes
+	sampleEvery  = 20 * time.Millisecond
+	commandLimit = 30 * time.Second
+)
+
+// Config says what to try.
+type Config struct {
+	Program string // the trellis program
+	Address string // of its service
+	Attacks []Attack
+	Seconds int // that each attack lasts
+	// Progress is called before each attack, with the number of those done.
+	Progress func(done, total int, name string)
+}
+
+// Result is what one attack cost the others.
+type Result struct {
+	Attack string `json:"attack"`
+	What   string `json:"what"`
+	// Memory is what the machine has lost at the most beyond what the attacker's
+	// cgroups were charged with, bytes.
+	Memory  int64 `json:"memory"`
+	Charged int64 `json:"charged"` // at the most, bytes
+	// Rate of the victim's TCP stream, bit/s: beside a node that spins, within its
+	// limit, and from one second after the start of the attack on.
+	RateBefore float64 `json:"rateBefore"`
+	RateDuring float64 `json:"rateDuring"`
+	// Verb is the longest that `trellis ls` took, seconds.
+	Verb float64 `json:"verb"`
+	// Up is what a network of two nodes took to come up meanwhile, seconds.
+	Up float64 `json:"up"`
+	// Failed names what other networks could not have meanwhile.
+	Failed []string `json:"failed,omitempty"`
+	// Told is what `trellis show` says of the attacker's nodes.
+	Told string `json:"told,omitempty"`
+	// NotHeld says in what the attack was not held; empty: it was.
+	NotHeld []string `json:"notHeld,omitempty"`
+}
+
+// Report is what all attacks cost.
+type Report struct {
+	Machine bench.Machine `json:"machine"`
+	Seconds int           `json:"seconds"`
+	// The attacker's limits.
+	CPU     float64  `json:"cpu"`
+	Limit   int64    `json:"memory"`
+	Results []Result `json:"results"`
+}
+
+const victim = "name: bench-victim\nrouting: static\nnodes: {a: {}, b: {}}\nlinks:\n  - endpoints: [{node: a, interface: eth1, addresses: [192.0.2.1/24]}, {node: b, interface: eth1, addresses: [192.0.2.2/24]}]\n"
+
+const attacker = `name: bench-attacker
+routing: static
+defaults: {node: {cpu: %g, memory: %dMiB, disk: 16MiB, pids: 512}}
+nodes: {m: {}, n: {}}
+links:
+  - name: wire
+    endpoints: [{node: m, interface: eth1}, {node: n, interface: eth1}]
+  - name: seg
+    type: lan
+    endpoints: [{node: m, interface: lan0}, {node: n, interface: lan0}]
+`
+
+const bystander = "name: bench-bystander\nrouting: static\nnodes: {a: {}, b: {}}\nlinks: [[a, b]]\n"
+
+// Run tries the attacks one after the other.
+func Run(ctx context.Context, c Config) (r Report, err error) {
+	if _, err := exec.LookPath("python3"); err != nil {
+		return r, errors.New("the attacks are Python programs, which run in nodes of the image host: install python3")
+	}
+	if r.Machine, err = bench.ReadMachine(ctx); err != nil {
+		return r, err
+	}
+	r.Seconds, r.CPU, r.Limit = c.Seconds, attackerCPU, attackerMemory
+	dir, err := os.MkdirTemp("", "trellis-attack-")
+	if err != nil {
+		return r, err
+	}
+	defer os.RemoveAll(dir)
+	t := &trial{Config: c, dir: dir}
+	for name, text := range map[string]string{"victim": victim, "bystander": bystander, "attacker": fmt.Sprintf(attacker, attackerCPU, attackerMemory>>20)} {
+		if err := os.WriteFile(t.file(name), []byte(text), 0o600); err != nil {
+			return r, err
+		}
+	}
+	if _, err := t.trellis(ctx, "up", t.file("victim")); err != nil {
+		return r, err
+	}
+	stop, err := t.receive(ctx)
+	if err != nil {
+		return r, err
+	}
+	defer stop()
+	for i, a := range c.Attacks {
+		c.Progress(i, len(c.Attacks), a.Name)
+		res, err := t.try(ctx, a)
+		if err != nil {
+			return r, fmt.Errorf("%s: %w", a.Name, err)
+		}
+		r.Results = append(r.Results, res)
+	}
+	c.Progress(len(c.Attacks), len(c.Attacks), "")
+	_, err = t.trellis(ctx, "down", "bench-victim")
+	return r, err
+}
+
+// trial is the victim and the attackers' descriptions.
+type trial struct {
+	Config
+	dir string
+}
+
+func (t *trial) file(name string) string { return filepath.Join(t.dir, name+".yaml") }
+
+func (t *trial) command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, t.Program, append([]string{"--address", t.Address}, args...)...)
+	cmd.WaitDelay = time.Second
+	return cmd
+}
+
+// trellis runs a verb and gives what it prints.
+func (t *trial) trellis(ctx context.Context, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, commandLimit, fmt.Errorf("it takes more than %s", commandLimit))
+	defer cancel()
+	cmd := t.command(ctx, args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+		return "", fmt.Errorf("trellis %s: %w: %s", strings.Join(args[:min(2, len(args))], " "), err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return stdout.String(), nil
+}
+
+// start begins a program in a node, which runs until it ends by itself or the returned
+// function is called.
+func (t *trial) start(ctx context.Context, node string, argv []string) (*exec.Cmd, func(), error) {
+	ctx, cancel := context.WithCancel(ctx)
+	cmd := t.command(ctx, append([]string{"exec", node, "--"}, argv...)...)
+	if err := cmd.Start(); err != nil {
+		cancel()
+		return nil, nil, err
+	}
+	return cmd, func() {
+		cancel()
+		_ = cmd.Wait() // an attacker's node may well have been killed
+	}, nil
+}
+
+// receive starts what the victim's stream goes to.
+func (t *trial) receive(ctx context.Context) (stop func(), err error) {
+	argv, err := command("probes/receive.py", 0)
+	if err != nil {
+		return nil, err
+	}
+	_, stop, err = t.start(ctx, "bench-victim/b", argv)
+	if err != nil {
+		return nil, err
+	}
+	for deadline := time.Now().Add(commandLimit); ; time.Sleep(sampleEvery) {
+		if _, err = t.rate(ctx, 0.01); err == nil {
+			return stop, nil
+		}
+		if time.Now().After(deadline) || ctx.Err() != nil {
+			stop()
+			return nil, fmt.Errorf("nobody receives in the victim's node: %w", err)
+		}
+	}
+}
+
+// rate measures the victim's stream, in bit/s.
+func (t *trial) rate(ctx context.Context, seconds float64) (float64, error) {
+	argv, err := command("probes/send.py", 0)
+	if err != nil {
+		return 0, err
+	}
+	out, err := t.trellis(ctx, append(append([]string{"exec", "bench-victim/a", "--"}, argv...), "192.0.2.2", fmt.Sprint(seconds))...)
+	if err != nil {
+		return 0, err
+	}
+	bytes, err := strconv.ParseFloat(strings.TrimSpace(out), 64)
+	return 8 * bytes, err
+}
+
+// try brings the attacker up, measures without and with the attack, and takes it down.
+func (t *trial) try(ctx context.Context, a Attack) (r Result, err error) {
+	r = Result{Attack: a.Name, What: a.What}
+	if _, err := t.trellis(ctx, "up", t.file("attacker")); err != nil {
+		return r, err
+	}
+	defer func() {
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandLimit)
+		defer cancel()
+		_, e := t.trellis(end, "down", "bench-attacker")
+		err = errors.Join(err, e)
+	}()
+	nodes := []string{"bench-attacker/m"}
+	if a.both {
+		nodes = append(nodes, "bench-attacker/n")
+	}
+	spin, err := command("probes/spin.py", 3600)
+	if err != nil {
+		return r, err
+	}
+	var stops []func()
+	for _, node := range nodes {
+		_, stop, err := t.start(ctx, node, spin)
+		if err != nil {
+			return r, err
+		}
+		stops = append(stops, stop)
+	}
+	r.RateBefore, err = t.rate(ctx, 2)
+	for _, stop := range stops {
+		stop()
+	}
+	if err != nil {
+		return r, err
+	}
+	if err := t.attack(ctx, a, nodes, &r); err != nil {
+		return r, err
+	}
+	r.judge()
+	return r, nil
+}
+
+// attack has the nodes attack, and measures what that costs.
+func (t *trial) attack(ctx context.Context, a Attack, nodes []string, r *Result) error {
+	argv, err := command("scripts/"+a.file, t.Seconds)
+	if err != nil {
+		return err
+	}
+	before, err := kernel.ReadMemory()
+	if err != nil {
+		return err
+	}
+	attack, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for _, node := range nodes {
+		_, stop, err := t.start(attack, node, argv)
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
+	var all sync.WaitGroup
+	defer all.Wait()
+	watch, stopWatching := context.WithCancel(ctx)
+	defer stopWatching()
+	all.Go(func() {
+		for watch.Err() == nil {
+			if m, err := kernel.ReadMemory(); err == nil {
+				r.Memory = max(r.Memory, m.Kernel-before.Kernel)
+			}
+			time.Sleep(sampleEvery)
+		}
+	})
+	var verbs sync.WaitGroup
+	verbs.Go(func() {
+		for watch.Err() == nil {
+			start := time.Now()
+			if _, err := t.trellis(watch, "ls"); err == nil || watch.Err() == nil {
+				r.Verb = max(r.Verb, time.Since(start).Seconds())
+			}
+			time.Sleep(10 * sampleEvery)
+		}
+	})
+	time.Sleep(time.Second)
+	seconds := max(1, float64(t.Seconds)-3)
+	if r.RateDuring, err = t.rate(ctx, seconds); err != nil {
+		r.Failed = append(r.Failed, "the victim's stream: "+err.Error())
+	}
+	t.others(ctx, r)
+	stopWatching()
+	verbs.Wait()
+	all.Wait()
+	t.charged(ctx, r)
+	return ctx.Err()
+}
+
+// others tries what other networks need, while the attack lasts.
+func (t *trial) others(ctx context.Context, r *Result) {
+	probe, err := command("probes/probe.py", 0)
+	if err == nil {
+		var out string
+		if out, err = t.trellis(ctx, append([]string{"exec", "bench-victim/a", "--"}, probe...)...); err == nil {
+			r.Failed = append(r.Failed, strings.FieldsFunc(out, func(c rune) bool { return c == '\n' })...)
+		}
+	}
+	if err != nil {
+		r.Failed = append(r.Failed, err.Error())
+	}
+	start := time.Now()
+	if _, err := t.trellis(ctx, "up", t.file("bystander")); err != nil {
+		r.Failed = append(r.Failed, err.Error())
+	}
+	r.Up = time.Since(start).Seconds()
+	if _, err := t.trellis(ctx, "down", "bench-bystander"); err != nil {
+		r.Failed = append(r.Failed, err.Error())
+	}
+}
+
+// charged reads what the attacker's nodes are charged with, and what is said of them.
+func (t *trial) charged(ctx context.Context, r *Result) {
+	out, err := t.trellis(ctx, "show", "bench-attacker", "-o", "json")
+	if err != nil {
+		r.Failed = append(r.Failed, err.Error())
+		return
+	}
+	var shown struct {
+		Nodes []struct {
+			Name, Message string
+			Memory        int64
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &shown); err != nil {
+		r.Failed = append(r.Failed, err.Error())
+		return
+	}
+	var told []string
+	for _, n := range shown.Nodes {
+		r.Charged += n.Memory
+		if n.Message != "" {
+			told = append(told, n.Name+": "+n.Message)
+		}
+	}
+	r.Told = strings.Join(told, "; ")
+}
+
+// judge says in what an attack was not held.
+func (r *Result) judge() {
+	note := func(bad bool, format string, args ...any) {
+		if bad {
+			r.NotHeld = append(r.NotHeld, fmt.Sprintf(format, args...))
+		}
+	}
+	lost := r.Memory
+	note(float64(lost) > memoryOver*attackerMemory+memoryNoise, "the machine lost %d MiB to a node of %d MiB", lost>>20, attackerMemory>>20)
+	note(r.RateDuring < leastRate*r.RateBefore, "the victim kept %.0f %% of its rate", 100*r.RateDuring/max(r.RateBefore, 1))
+	note(r.Verb > longestVerb.Seconds(), "`trellis ls` took %.1f s", r.Verb)
+	note(r.Up > longestUp.Seconds(), "a network of two nodes took %.1f s to come up", r.Up)
+	note(len(r.Failed) > 0, "others could not have: %s", strings.Join(r.Failed, ", "))
+}
