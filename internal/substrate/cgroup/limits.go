@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,6 +24,64 @@ const minQuota = 1_000
 
 // SetLimits changes the limits of a group, also while it is in use.
 func (t *Tree) SetLimits(group string, l Limits) error { return t.setLimits(group, l, false) }
+
+// LiftCPU takes a group's limit of the processor away.
+func (t *Tree) LiftCPU(group string) error {
+	for _, h := range t.hierarchies {
+		if !slices.Contains(h.controllers, "cpu") {
+			continue
+		}
+		if err := setCPU(t.path(h, group), h.v2, 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("lift the cpu limit: %w", err)
+		}
+	}
+	return nil
+}
+
+// OOMKills counts the group's processes that were killed for want of memory.
+func (t *Tree) OOMKills(group string) (int64, error) {
+	for _, h := range t.hierarchies {
+		if slices.Contains(h.controllers, "memory") {
+			return oomKills(t.path(h, group), h.v2)
+		}
+	}
+	return 0, nil
+}
+
+// WatchOOM has the group's want of memory notified of. With cgroup v2 that is a
+// change of the file that it names, of which inotify tells; with v1 the eventfd is
+// signalled, which may be that of many groups (Documentation/admin-guide/cgroup-v1/memory.rst,
+// section 10). A kernel without either names no file.
+func (t *Tree) WatchOOM(group string, eventfd int) (file string, err error) {
+	for _, h := range t.hierarchies {
+		dir := t.path(h, group)
+		switch {
+		case !slices.Contains(h.controllers, "memory"):
+			continue
+		case h.v2:
+			return filepath.Join(dir, "memory.events"), nil
+		}
+		control, err := os.Open(filepath.Join(dir, "memory.oom_control"))
+		if err != nil {
+			return "", err
+		}
+		defer control.Close()
+		err = write(filepath.Join(dir, "cgroup.event_control"), fmt.Sprintf("%d %d", eventfd, control.Fd()))
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		return "", err
+	}
+	return "", nil
+}
+
+func oomKills(dir string, v2 bool) (int64, error) {
+	file := "memory.oom_control"
+	if v2 {
+		file = "memory.events"
+	}
+	return readField(dir, file, "oom_kill")
+}
 
 // setLimits passes over what has no limit in a fresh group: it has none, and to say so
 // costs the kernel the more the more groups there are (tg_set_cfs_bandwidth).
@@ -155,11 +214,11 @@ func (u *Usage) read(dir, controller string, v2 bool) (err error) {
 	switch {
 	case controller == "memory" && v2:
 		if u.Memory, err = readInt(dir, "memory.current"); err == nil {
-			u.OOMKills, err = readField(dir, "memory.events", "oom_kill")
+			u.OOMKills, err = oomKills(dir, v2)
 		}
 	case controller == "memory":
 		if u.Memory, err = readInt(dir, "memory.usage_in_bytes"); err == nil {
-			u.OOMKills, err = readField(dir, "memory.oom_control", "oom_kill")
+			u.OOMKills, err = oomKills(dir, v2)
 		}
 	case controller == "cpu" && v2:
 		n, err = readField(dir, "cpu.stat", "usage_usec")

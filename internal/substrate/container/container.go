@@ -94,13 +94,16 @@ type Spec struct {
 type State struct {
 	ID
 	Pid         int  // of PID 1, as the host sees it; 0: not running
-	Running     bool // PID 1 is alive
+	Running     bool // PID 1 is alive, and has not begun to end
 	Released    bool // Held.Release was called
 	Fingerprint string
 	Limits      Limits
 	// ServicesDigest is [Digest] of the services last given to it.
 	ServicesDigest string
 	Started        time.Time
+	// KilledForMemory, of one that has ended: the kernel has killed PID 1 for want of
+	// memory within the limit.
+	KilledForMemory bool
 }
 
 // ExecSpec describes a process to run in a node.
@@ -144,4 +147,7 @@ type ServiceStatus struct {
 	Pid      int // inside the node; 0 when not running
 	Restarts int
 	Exit     int // of the last run: its exit code, or 128 + the signal that ended it
+	// ForMemory is when that was seen, if the signal was the kernel's, for want of
+	// memory within the limit; zero: it was not.
+	ForMemory time.Time
 }

@@ -22,6 +22,7 @@ const pollStatus = 2 * time.Second
 type events struct {
 	epoll, inotify int
 	wake           int // eventfd that ends the goroutine
+	oom            *oomWatch
 	done           chan struct{}
 
 	mu      sync.Mutex
@@ -41,7 +42,13 @@ func newEvents() (*events, error) {
 			e.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 		}
 	}
-	for _, fd := range []int{e.inotify, e.wake} {
+	fds := []int{e.inotify, e.wake}
+	if err == nil {
+		if e.oom, err = newOOMWatch(); err == nil {
+			fds = append(fds, e.oom.fds[:]...)
+		}
+	}
+	for _, fd := range fds {
 		if err == nil {
 			err = unix.EpollCtl(e.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)})
 		}
@@ -59,6 +66,9 @@ func (e *events) release() {
 		if fd >= 0 {
 			unix.Close(fd)
 		}
+	}
+	if e.oom != nil {
+		e.oom.close()
 	}
 }
 
@@ -78,21 +88,24 @@ func (e *events) watchExit(pidfd int, id ID) error {
 	return nil
 }
 
-// watchFile has changes of a container's status file reported; false if the kernel
-// has no watch left (fs.inotify.max_user_watches).
-func (e *events) watchFile(path string, id ID) (bool, error) {
+// watchFile has changes of a container's status file reported, and that its init has
+// let go of it; false if the kernel has no watch left (fs.inotify.max_user_watches).
+// Changes are told by a read now and then if there is none, where poll says so.
+func (e *events) watchFile(path string, id ID, poll bool) (bool, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
 		return false, os.ErrClosed
 	}
-	wd, err := unix.InotifyAddWatch(e.inotify, path, unix.IN_MODIFY)
+	wd, err := unix.InotifyAddWatch(e.inotify, path, unix.IN_MODIFY|unix.IN_CLOSE_WRITE)
 	switch {
 	case err == nil:
 		e.files[int32(wd)] = id
 		return true, nil
 	case errors.Is(err, unix.ENOSPC):
-		e.skipped[id] = true
+		if poll {
+			e.skipped[id] = true
+		}
 		return false, nil
 	}
 	return false, fmt.Errorf("watch %s: %w", path, err)
@@ -121,6 +134,7 @@ func (e *events) forget(id ID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.skipped, id)
+	delete(e.oom.members[e.oom.bucket(id)], id)
 }
 
 // unwatched lists the containers whose status files have no watch.
@@ -134,8 +148,8 @@ func (e *events) unwatched() []ID {
 	return ids
 }
 
-// run reports until close.
-func (e *events) run(exited, changed, saved func(ID)) {
+// run reports until close; short tells of a node in want of memory.
+func (e *events) run(short, ending, exited, changed, saved func(ID)) {
 	defer close(e.done)
 	ready := make([]unix.EpollEvent, 256)
 	for {
@@ -144,11 +158,16 @@ func (e *events) run(exited, changed, saved func(ID)) {
 		if len(polled) > 0 {
 			timeout = int(pollStatus / time.Millisecond)
 		}
+		due := e.oom.lookDue()
+		if due >= 0 {
+			timeout = int((due + time.Millisecond - 1) / time.Millisecond)
+		}
 		n, err := unix.EpollWait(e.epoll, ready, timeout)
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			panic(fmt.Sprintf("container: wait for events: %v", err)) // a bad descriptor: a bug
 		}
-		if n == 0 { // nothing has happened for that long
+		e.oom.lookIfDue(short)
+		if n == 0 && due < 0 { // nothing has happened for that long
 			for _, id := range polled {
 				changed(id)
 			}
@@ -158,8 +177,11 @@ func (e *events) run(exited, changed, saved func(ID)) {
 			case e.wake:
 				return
 			case e.inotify:
-				e.readChanges(changed, saved)
+				e.readChanges(ending, changed, saved)
 			default:
+				if e.signalled(int(ev.Fd)) {
+					continue
+				}
 				e.mu.Lock()
 				id, ok := e.pids[ev.Fd]
 				delete(e.pids, ev.Fd)
@@ -173,9 +195,9 @@ func (e *events) run(exited, changed, saved func(ID)) {
 }
 
 // readChanges reads what inotify has; many changes of one file are one.
-func (e *events) readChanges(changed, saved func(ID)) {
+func (e *events) readChanges(ending, changed, saved func(ID)) {
 	buf := make([]byte, 64<<10)
-	seen, written := map[ID]bool{}, map[ID]bool{}
+	seen, written, closed := map[ID]bool{}, map[ID]bool{}, map[ID]bool{}
 	all := false
 	for {
 		n, err := unix.Read(e.inotify, buf)
@@ -188,14 +210,20 @@ func (e *events) readChanges(changed, saved func(ID)) {
 			mask := binary.NativeEndian.Uint32(b[4:])
 			id, ok := e.files[wd]
 			dir, isDir := e.dirs[wd]
+			short, isShort := e.oom.files[wd]
 			switch {
 			case mask&unix.IN_Q_OVERFLOW != 0:
 				all = true
 			case mask&unix.IN_IGNORED != 0: // the file is gone
 				delete(e.files, wd)
 				delete(e.dirs, wd)
+				delete(e.oom.files, wd)
+			case ok && mask&unix.IN_CLOSE_WRITE != 0:
+				closed[id] = true
 			case ok:
 				seen[id] = true
+			case isShort:
+				e.oom.pending[short] = 2
 			case isDir:
 				written[dir] = true
 			}
@@ -219,6 +247,9 @@ func (e *events) readChanges(changed, saved func(ID)) {
 	for id := range seen {
 		changed(id)
 	}
+	for id := range closed {
+		ending(id)
+	}
 }
 
 // close ends the goroutine and the watches. The pidfds are the index's.
@@ -231,14 +262,16 @@ func (e *events) close() {
 	e.release()
 }
 
-// watchStatus follows what the node's init reports, if it has services to report of.
+// watchStatus follows what the node's init reports, if it has services to report of,
+// and its end.
 func (r *Runtime) watchStatus(c *record) error {
-	if len(c.Services) == 0 && c.Command == nil {
-		return nil
-	}
-	watched, err := r.events.watchFile(filepath.Join(r.nodeDir(c.ID), statusFile), c.ID)
+	reports := len(c.Services) > 0 || c.Command != nil
+	watched, err := r.events.watchFile(filepath.Join(r.nodeDir(c.ID), statusFile), c.ID, reports)
 	if err != nil {
 		return err
+	}
+	if !reports {
+		return nil
 	}
 	r.index.mu.Lock()
 	if e := r.index.get(c.ID); e != nil {
@@ -260,18 +293,32 @@ func (r *Runtime) readStatus(id ID) (news bool) {
 	if !ok {
 		return false
 	}
+	killed := r.killedForMemory(id, services)
 	r.index.mu.Lock()
 	defer r.index.mu.Unlock()
 	e := r.index.get(id)
-	if e == nil || e.pidfd < 0 || slices.Equal(e.services, services) {
+	if e == nil || e.pidfd < 0 {
+		return false
+	}
+	for i := range services {
+		services[i].ForMemory = killed[services[i].Name]
+	}
+	if slices.Equal(e.services, services) {
 		return false
 	}
 	e.services = services
 	return true
 }
 
-// onExit and onStatus are called by the goroutine of events.
+// onEnding, onExit and onStatus are called by the goroutine of events.
+func (r *Runtime) onEnding(id ID) {
+	if r.ending(id) {
+		r.notify(id)
+	}
+}
+
 func (r *Runtime) onExit(id ID) {
+	r.ending(id)
 	r.exited(id)
 	r.notify(id)
 }

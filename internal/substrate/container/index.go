@@ -37,6 +37,13 @@ type entry struct {
 	// frozen: its processes are stopped by its cgroup.
 	frozen bool
 	gone   chan struct{} // closed when PID 1 has ended; nil: it never ran, as far as known
+	// ending: PID 1 has begun to end. It is gone only when all of the node's processes
+	// are (zap_pid_ns_processes in kernel/pid_namespace.c), which takes as long as
+	// they are given of the processor.
+	ending bool
+	// oomKills is how many processes of the node had been killed for memory when that
+	// was looked at last.
+	oomKills int64
 	// services is what init reported last. unwatched: the kernel had no watch left
 	// for the status file, which is therefore read when asked for.
 	services  []ServiceStatus
@@ -150,9 +157,10 @@ func (x *index) put(c *record) {
 	defer x.mu.Unlock()
 	x.add(c.ID)
 	e := x.get(c.ID)
-	if e.pidfd >= 0 {
+	if e.pidfd >= 0 && !e.ending {
 		state.Running, state.Pid = true, c.Pid
 	}
+	state.KilledForMemory = e.state.KilledForMemory
 	e.record, e.state = c.clone(), state
 }
 
@@ -188,7 +196,7 @@ func (r *Runtime) Alive(id ID, pid int) bool {
 	r.index.mu.RLock()
 	defer r.index.mu.RUnlock()
 	e := r.index.get(id)
-	return e != nil && e.pidfd >= 0 && e.state.Pid == pid && !ended(e.pidfd)
+	return e != nil && e.pidfd >= 0 && !e.ending && e.state.Pid == pid && !ended(e.pidfd)
 }
 
 // loadIndex reads what earlier services have left, many containers side by side.
@@ -232,13 +240,14 @@ func (r *Runtime) watch(c *record) error {
 	}
 	r.index.mu.Lock()
 	e := r.index.get(c.ID)
-	e.pidfd, e.gone = fd, make(chan struct{})
+	e.pidfd, e.gone, e.ending = fd, make(chan struct{}), false
 	e.state.Running, e.state.Pid = true, c.Pid
 	r.index.mu.Unlock()
+	r.readOOMKills(c.ID) // what was before has been told, or was not seen
 	if err := r.events.watchExit(fd, c.ID); err != nil {
 		return err
 	}
-	return errors.Join(r.watchStatus(c), r.watchSaved(c))
+	return errors.Join(r.watchStatus(c), r.watchSaved(c), r.watchOOM(c.ID))
 }
 
 // ended reports whether the process of a pidfd has ended (pidfd_open(2)).

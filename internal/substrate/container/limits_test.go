@@ -1,15 +1,13 @@
 package container
 
 import (
-	"bufio"
 	"fmt"
-	"io"
 	"os"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"trellis/test/testenv"
 )
@@ -168,84 +166,118 @@ func TestNetworksShareTheCPU(t *testing.T) {
 	}
 }
 
-// floodSockets fills the receive queues of so many UDP and TCP sockets of the node's
-// loopback that nobody reads, says "full", and waits.
-const floodSockets = `import resource, socket, sys, time
-resource.setrlimit(resource.RLIMIT_NOFILE, (8192, 8192))
-udp, tcp, keep = int(sys.argv[1]), int(sys.argv[2]), []
-out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-for i in range(udp):
-    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 24)
-    s.bind(("127.0.0.1", 0))
-    keep.append(s)
-    for _ in range(8):
-        try:
-            out.sendto(b"x" * 60000, s.getsockname())
-        except OSError:
-            pass
-l = socket.create_server(("127.0.0.1", 0), backlog=1000)
-for i in range(tcp):
-    s = socket.create_connection(l.getsockname())
-    s.settimeout(0.01)
-    keep.append(s)
-    try:
-        while True:
-            s.send(b"x" * 1000000)
-    except OSError:
-        pass
-    keep.append(l.accept()[0])
-print("full", flush=True)
-time.sleep(1000)
-`
+// TestInitKilledForMemory tells a node whose init the kernel has killed for want of
+// memory from one whose init somebody has.
+func TestInitKilledForMemory(t *testing.T) {
+	for _, oci := range []string{"crun", "runc"} {
+		t.Run(oci, func(t *testing.T) {
+			testenv.NeedCommand(t, oci)
+			r := newRuntime(t, Config{RunDir: t.TempDir(), StateDir: t.TempDir(), Instance: instance(t), Runtime: oci})
+			a, b := spec("a"), spec("b")
+			a.Limits.Memory, a.Limits.Disk = 32<<20, 128<<20
+			pid := mustStart(t, r, a).Pid()
+			mustStart(t, r, b)
+			// So that it is the kernel's first choice, which looks at what a process holds
+			// itself; files are nobody's.
+			if err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte("1000"), 0); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := r.Exec(t.Context(), a.ID, ExecSpec{Argv: []string{"/bin/sh", "-c", "head -c 100000000 /dev/zero > /fill"}}); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.signal(b.ID, unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			for id, want := range map[ID]bool{a.ID: true, b.ID: false} {
+				eventually(t, "the end of init is seen", func() bool { s, ok := r.Get(id); return ok && !s.Running })
+				if s, _ := r.Get(id); s.KilledForMemory != want {
+					t.Errorf("%s: killed for memory: %v, want %v", id, s.KilledForMemory, want)
+				}
+			}
+			if err := r.Remove(t.Context(), a.ID, b.ID); err != nil {
+				t.Error(err)
+			}
+			checkClean(t, r)
+		})
+	}
+}
 
-// socketMemory is what waits in the sockets of the machine, in bytes.
-func socketMemory(t *testing.T) (bytes int64) {
-	t.Helper()
-	b, err := os.ReadFile("/proc/net/sockstat")
+// TestKilled reads what the kernel tells of a process that has been sent a signal.
+func TestKilled(t *testing.T) {
+	status := func(pnd, shd string) string {
+		return "Name:\tinit\nSigQ:\t1/2\nSigPnd:\t" + pnd + "\nShdPnd:\t" + shd + "\nSigBlk:\t0000000000000100\n"
+	}
+	for text, want := range map[string]bool{
+		status("0000000000000000", "0000000000000000"): false,
+		status("0000000000000100", "0000000000000000"): true,
+		status("0000000000000000", "0000000000000100"): true,
+		status("0000000000004000", "0000000000004000"): false, // SIGTERM
+		"": false,
+	} {
+		if killed(text) != want {
+			t.Errorf("%q: want %v", text, want)
+		}
+	}
+}
+
+// TestAServiceKilledForMemory tells it from one that somebody kills.
+func TestAServiceKilledForMemory(t *testing.T) {
+	r := newRuntime(t, Config{})
+	s := spec("a")
+	s.Limits.Memory = 32 << 20
+	s.Services = []Service{
+		{Name: "hungry", Argv: []string{"/bin/sh", "-c", "sleep 1; head -c 100000000 /dev/zero | tail -c 90000000 > /dev/null; kill -9 $$"}},
+		sleeper("bystander", "1000"),
+	}
+	mustStart(t, r, s)
+	service := func(name string) ServiceStatus {
+		all, _ := r.Services(s.ID)
+		for _, v := range all {
+			if v.Name == name {
+				return v
+			}
+		}
+		return ServiceStatus{}
+	}
+	eventually(t, "the bystander runs", func() bool { return service("bystander").Pid > 0 })
+	mustRun(t, r, s.ID, fmt.Sprintf("kill -9 %d", service("bystander").Pid))
+	eventually(t, "the bystander was killed", func() bool { return service("bystander").Restarts == 1 })
+	if v := service("bystander"); !v.ForMemory.IsZero() {
+		t.Errorf("a service that somebody killed counts as killed for memory: %+v", v)
+	}
+	eventually(t, "the hungry one was killed", func() bool { return service("hungry").Restarts > 0 })
+	if v := service("hungry"); v.ForMemory.IsZero() || v.Exit != 137 {
+		t.Errorf("a service whose node has run out of memory: %+v", v)
+	}
+}
+
+// TestADyingNodeIsHastened removes a node with many busy processes and next to nothing
+// of the processor: killed, they need some to end.
+func TestADyingNodeIsHastened(t *testing.T) {
+	r := newRuntime(t, Config{})
+	s := spec("a")
+	s.Limits.Pids = 512
+	mustStart(t, r, s)
+	p, err := r.Exec(t.Context(), s.ID, ExecSpec{Argv: []string{"/bin/sh", "-c",
+		"mkfifo /tmp/go; i=0; while [ $i -lt 200 ]; do (read x < /tmp/go; while :; do :; done) & i=$((i+1)); done; wait"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for line := range strings.Lines(string(b)) {
-		f := strings.Fields(line)
-		if i := slices.Index(f, "mem"); i > 0 && i+1 < len(f) {
-			pages, err := strconv.ParseInt(f[i+1], 10, 64)
-			if err != nil {
-				t.Fatal(err)
-			}
-			bytes += pages * int64(os.Getpagesize())
-		}
-	}
-	return bytes
-}
-
-// TestSocketMemoryLimit fills sockets' queues beyond the node's limit of memory.
-func TestSocketMemoryLimit(t *testing.T) {
-	testenv.NeedCommand(t, "python3")
-	const limit = 64 << 20
-	r := newRuntime(t, Config{})
-	a := spec("a")
-	a.Limits.Memory = limit
-	mustStart(t, r, a)
-	before := socketMemory(t)
-	out, stdout := io.Pipe()
-	if _, err := r.Exec(t.Context(), a.ID, ExecSpec{Argv: []string{"python3", "-c", floodSockets, "400", "60"}, Stdout: stdout}); err != nil {
+	eventually(t, "all are there", func() bool {
+		st, err := r.Stat(s.ID)
+		return err == nil && st.Pids > 200
+	})
+	mustRun(t, r, s.ID, ": > /tmp/go")
+	l := s.Limits
+	l.CPU = 0.01
+	if err := r.SetLimits(t.Context(), s.ID, l); err != nil {
 		t.Fatal(err)
 	}
-	full := make(chan error, 1)
-	go func() {
-		_, err := bufio.NewReader(out).ReadString('\n')
-		full <- err
-	}()
-	select {
-	case err := <-full:
-		if err != nil {
-			t.Fatal(err)
-		}
-	case <-time.After(time.Minute):
-		t.Fatal("the sockets are not full after a minute")
+	if err := r.Remove(t.Context(), s.ID); err != nil {
+		t.Error(err)
 	}
-	if grown := socketMemory(t) - before; grown > limit/2 {
-		t.Errorf("%d MiB wait in the sockets of a node of %d MiB", grown>>20, limit>>20)
+	if _, err := p.Wait(); err != nil {
+		t.Log(err) // killed with the node
 	}
+	checkClean(t, r)
 }

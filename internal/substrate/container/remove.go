@@ -23,6 +23,9 @@ const removers = 16
 // killTimeout is how long killed processes may take to be gone.
 const killTimeout = 10 * time.Second
 
+// hastenAfter is how long they may take within their share of the processor.
+const hastenAfter = 200 * time.Millisecond
+
 // removalFloor is how much longer many containers at once may take, each.
 const removalFloor = 5 * time.Millisecond
 
@@ -37,7 +40,7 @@ func (r *Runtime) Remove(ctx context.Context, ids ...ID) error {
 			return fmt.Errorf("remove container %s: %w", id, err)
 		}
 	}
-	r.awaitExits(ctx, ids)
+	r.awaitExits(ctx, ids, hastenAfter)
 	work := make(chan ID)
 	var (
 		mu   sync.Mutex
@@ -118,10 +121,10 @@ func (r *Runtime) Thaw(id ID) error {
 	return r.cgroups.Thaw(groupOf(id))
 }
 
-// awaitExits waits until the killed containers' PID 1 are gone. Who is late is left
-// to the removal of that container, which tells.
-func (r *Runtime) awaitExits(ctx context.Context, ids []ID) {
-	late := time.NewTimer(killTimeout + time.Duration(len(ids))*removalFloor)
+// awaitExits waits until the killed containers' PID 1 are gone, for so long and a bit
+// for each. Who is late is left to the removal of that container, which tells.
+func (r *Runtime) awaitExits(ctx context.Context, ids []ID, timeout time.Duration) {
+	late := time.NewTimer(timeout + time.Duration(len(ids))*removalFloor)
 	defer late.Stop()
 	for _, id := range ids {
 		r.index.mu.RLock()
@@ -158,7 +161,13 @@ func (r *Runtime) destroy(ctx context.Context, id ID) error {
 	if err := r.Thaw(id); err != nil {
 		return err
 	}
-	r.awaitExits(ctx, []ID{id})
+	r.awaitExits(ctx, []ID{id}, hastenAfter)
+	if r.lingering(id) != 0 {
+		if err := r.hasten(id); err != nil {
+			return err
+		}
+		r.awaitExits(ctx, []ID{id}, killTimeout)
+	}
 	fault.Point("container/killed")
 	if err := r.killMembers(ctx, groupOf(id)); err != nil {
 		return err
@@ -166,8 +175,8 @@ func (r *Runtime) destroy(ctx context.Context, id ID) error {
 	if err := r.cgroups.Remove(groupOf(id), killTimeout); err != nil {
 		return err
 	}
-	if s, _ := r.Get(id); s.Running {
-		return fmt.Errorf("its init, process %d, does not end; look at it in /proc, and try again", s.Pid)
+	if pid := r.lingering(id); pid != 0 {
+		return fmt.Errorf("its init, process %d, does not end; look at it in /proc, and try again", pid)
 	}
 	fault.Point("container/nogroups")
 	if err := os.RemoveAll(filepath.Join(r.cfg.RunDir, "oci", ociID(id))); err != nil {
@@ -187,6 +196,33 @@ func (r *Runtime) destroy(ctx context.Context, id ID) error {
 	defer r.index.mu.Unlock()
 	r.index.remove(id)
 	return nil
+}
+
+// hasten kills all processes of a node that is ending, and lifts its limit of the
+// processor: dying costs them some, and a node's init is gone after all others.
+func (r *Runtime) hasten(id ID) error {
+	group := groupOf(id)
+	pids, err := r.cgroups.Members(group)
+	if err != nil {
+		return err
+	}
+	for _, pid := range pids {
+		r.killMember(group, pid)
+	}
+	if c, err := r.load(id); err != nil || c.Limits.CPU == 0 {
+		return nil // there is none
+	}
+	return r.cgroups.LiftCPU(group)
+}
+
+// lingering gives the node's PID 1 if it is still there, ending or not; 0: it is gone.
+func (r *Runtime) lingering(id ID) int {
+	r.index.mu.RLock()
+	defer r.index.mu.RUnlock()
+	if e := r.index.get(id); e != nil && e.pidfd >= 0 && e.record != nil {
+		return e.record.Pid
+	}
+	return 0
 }
 
 // removeDir removes a node's directory, the record last, so that what was begun

@@ -80,7 +80,7 @@ func New(cfg Config) (*Runtime, error) {
 	if r.events, err = newEvents(); err != nil {
 		return nil, errors.Join(err, r.gate.close())
 	}
-	go r.events.run(r.onExit, r.onStatus, r.savedChanged)
+	go r.events.run(r.onOOM, r.onEnding, r.onExit, r.onStatus, r.savedChanged)
 	if err := r.loadIndex(); err != nil {
 		return nil, errors.Join(fmt.Errorf("look for the nodes that run: %w", err), r.Close())
 	}

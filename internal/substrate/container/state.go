@@ -157,7 +157,7 @@ func (r *Runtime) loadRunning(id ID) (*record, error) {
 	r.index.mu.RLock()
 	defer r.index.mu.RUnlock()
 	e := r.index.get(id)
-	if e == nil || e.record == nil || e.pidfd < 0 {
+	if e == nil || e.record == nil || e.pidfd < 0 || e.ending {
 		return nil, fmt.Errorf("container %s is not running", id)
 	}
 	return e.record.clone(), nil
