@@ -144,7 +144,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.mu.Lock()
 	a.ctx = ctx
 	a.mu.Unlock()
-	for _, task := range []func(context.Context){a.followUnderlay, a.refreshNeighbours, a.followServices, a.resyncDataplane, a.guardSoftirqs, a.guardMemory} {
+	for _, task := range []func(context.Context){a.followUnderlay, a.refreshNeighbours, a.followServices, a.followPorts, a.audit, a.resyncDataplane, a.guardSoftirqs, a.guardMemory} {
 		a.running.Add(1)
 		go func() {
 			defer a.running.Done()

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -242,13 +241,18 @@ func observeNode(s container.State) (reconcile.Node, error) {
 	if err != nil {
 		return stopped, err
 	}
-	n := reconcile.Node{Running: true, Limits: plan.Limits(s.Limits), Interfaces: map[string]reconcile.Interface{}, Loopbacks: in.Loopbacks}
-	slices.SortFunc(n.Loopbacks, netip.Prefix.Compare)
-	for _, i := range in.Interfaces {
-		slices.SortFunc(i.Addrs, netip.Prefix.Compare)
-		n.Interfaces[i.Name] = reconcile.Interface{MAC: i.MAC, MTU: i.MTU, Up: i.Up, Addrs: i.Addrs}
-	}
+	n := insideOf(in)
+	n.Running, n.Limits = true, plan.Limits(s.Limits)
 	return n, nil
+}
+
+// insideOf gives what was read inside a node as the reconciler has it.
+func insideOf(in netns.Interior) reconcile.Node {
+	n := reconcile.Node{Interfaces: make(map[string]reconcile.Interface, len(in.Interfaces)), Loopbacks: in.Loopbacks}
+	for _, i := range in.Interfaces {
+		n.Interfaces[i.Name] = reconcile.Interface{MAC: i.MAC, MTU: i.MTU, Up: i.Up, Enslaved: i.Enslaved, Addrs: i.Addrs}
+	}
+	return n
 }
 
 // gone reports whether an error means that the process is no more.
@@ -256,11 +260,11 @@ func gone(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH)
 }
 
-// interior is what a node's inside is to be.
-func interior(n *plan.Node) netns.Interior {
+// interior is what a node's inside is to be, but for the interfaces that stay down.
+func interior(n *plan.Node, down map[string]bool) netns.Interior {
 	in := netns.Interior{Loopbacks: n.Loopbacks}
 	for _, p := range n.Ports {
-		in.Interfaces = append(in.Interfaces, netns.Interface{Name: p.Name, MAC: p.MAC, MTU: p.MTU, Up: true, Addrs: p.Addrs})
+		in.Interfaces = append(in.Interfaces, netns.Interface{Name: p.Name, MAC: p.MAC, MTU: p.MTU, Up: !down[p.Name], Addrs: p.Addrs})
 	}
 	return in
 }

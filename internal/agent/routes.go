@@ -206,7 +206,7 @@ func (w *worker) routesChanged() <-chan struct{} {
 // returns at once when ctx ends or the worker is woken.
 func (w *worker) awaitRoutes(ctx context.Context, want *plan.Plan, changed func() bool) error {
 	c := w.routes
-	restart := w.restartDue()
+	restart, repair := w.restartDue(), w.repairDue()
 	for {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -242,6 +242,10 @@ func (w *worker) awaitRoutes(ctx context.Context, want *plan.Plan, changed func(
 			w.wakeUp() // the loop in run looks why
 			return nil
 		case <-restart: // what is missing may be the route to the node that waits
+			return nil
+		case <-w.harmed:
+			repair = w.repairDue()
+		case <-repair:
 			return nil
 		case <-c.event:
 			c.lastEvent = time.Now()
@@ -517,7 +521,7 @@ func (w *worker) reportRoutes(c *routeCheck, done bool) {
 
 // followRoutes looks at what has changed after the VNet had converged.
 func (w *worker) followRoutes(ctx context.Context) error {
-	p := w.begin(ctx)
+	p := w.beginPass(ctx, true)
 	defer w.end(p)
 	if w.routes == nil || w.routes.want != p.want {
 		return nil // a newer plan has come: the next pass looks

@@ -43,6 +43,9 @@ type runner struct {
 	tunnels map[string]*plan.Tunnel
 	owners  map[string]string // the nodes of the ports, by device
 
+	// keepDown are the interfaces that a node has set down and that stay so, by node.
+	keepDown map[string]map[string]bool
+
 	confined bool // the pass does not look at all nodes; see scope.go
 	done     atomic.Int64
 
@@ -55,7 +58,7 @@ func newRunner(w *worker, want *plan.Plan, seen *observed) *runner {
 		w: w, a: w.a, want: want, seen: seen, marks: reconcile.MarksOf(want), wait: w.hold(),
 		nodes: map[string]*plan.Node{}, ports: map[string]*plan.Port{}, lans: map[string]*plan.LAN{},
 		tunnels: map[string]*plan.Tunnel{}, owners: map[string]string{},
-		held: map[string]*container.Held{},
+		held: map[string]*container.Held{}, keepDown: map[string]map[string]bool{},
 	}
 	for i := range want.Nodes {
 		n := &want.Nodes[i]
@@ -138,13 +141,16 @@ func (r *runner) advance(n int) {
 func (r *runner) run(p *pass, l lane) (err error) {
 	ctx := p.steps
 	r.roundShapes()
+	r.leave(p)
 	steps := reconcile.Diff(r.want, r.seen.kernel, r.wait)
 	phase := store.PhaseCreating
 	if r.want.Empty() {
 		phase = store.PhaseRemoving
 	}
 	r.w.report.update(len(steps) > 0, func(s *store.Status) {
-		s.Phase, s.Done, s.Total = phase, 0, len(steps)
+		if !p.confined { // a repair of some nodes is none of the network's phases
+			s.Phase, s.Done, s.Total = phase, 0, len(steps)
+		}
 		s.Nodes = r.states(s.Nodes, steps)
 	})
 	if len(steps) > 0 {
@@ -254,6 +260,7 @@ func (r *runner) states(before map[string]store.NodeState, steps []reconcile.Ste
 		if h := r.w.nodes[name]; h != nil {
 			st.Restarts, st.Message = h.count, h.why
 		}
+		r.w.setBase(name, st.Message)
 		switch s, ok := r.seen.states[name]; {
 		case r.wait[name]:
 			st.State = store.NodeRestarting

@@ -25,6 +25,10 @@ func (w *worker) confine(p *pass) *plan.Plan {
 	w.disturbed = false
 	w.mu.Unlock()
 	want := p.want
+	if len(p.repair) > 0 && !disturbed && done == want && len(w.held) == 0 {
+		p.confined = true
+		return partOf(want, withPeers(want, p.repair))
+	}
 	if want.Scope == nil || disturbed || done == nil || done.Generation != want.Generation-1 || len(w.held) > 0 {
 		return want
 	}
@@ -35,9 +39,31 @@ func (w *worker) confine(p *pass) *plan.Plan {
 	case len(in) == 0:
 		return nil
 	}
+	return partOf(want, in)
+}
+
+// partOf gives the plan with some of its nodes alone.
+func partOf(want *plan.Plan, in map[string]bool) *plan.Plan {
 	part := *want
 	part.Nodes = slices.DeleteFunc(slices.Clone(want.Nodes), func(n plan.Node) bool { return !in[n.Name] })
 	return &part
+}
+
+// withPeers adds to nodes those at the other ends of their shortbridges.
+func withPeers(p *plan.Plan, nodes map[string]bool) map[string]bool {
+	owner := map[string]string{}
+	for i := range p.Nodes {
+		for _, port := range p.Nodes[i].Ports {
+			owner[port.Device] = p.Nodes[i].Name
+		}
+	}
+	in := maps.Clone(nodes)
+	for _, j := range p.Joints {
+		if a, b := owner[j.A], owner[j.B]; nodes[a] || nodes[b] {
+			in[a], in[b] = true, true
+		}
+	}
+	return in
 }
 
 // nodesOf gives the nodes of the ports in a plan's scope.

@@ -2,7 +2,9 @@ package agent
 
 import (
 	"testing"
+	"time"
 
+	"trellis/internal/agent/reconcile"
 	"trellis/internal/plan"
 )
 
@@ -72,5 +74,81 @@ func TestAPassIsConfinedToWhatChanged(t *testing.T) {
 		if w.disturbed {
 			t.Errorf("%s: the next pass is taken for disturbed", c.name)
 		}
+	}
+}
+
+// A pass that only repairs looks at the harmed nodes and at those that their links
+// lead to; one that has more to do looks at all, and repairs them too.
+func TestARepairIsConfined(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		done      bool
+		disturbed bool
+		nodes     int
+	}{
+		{"a repair", true, false, 2},
+		{"something has happened", true, true, 3},
+		{"after a failure", false, false, 3},
+	} {
+		w := newWorker(&Agent{log: silent}, "v")
+		want := chain(1)
+		w.want, w.placed, w.disturbed = want, want, c.disturbed
+		if c.done {
+			w.done = want
+		}
+		now := time.Now()
+		w.repairs.harmed("a", now.Add(-2*firstRepair))
+		w.repairs.harmed("c", now.Add(time.Hour))
+		p := w.begin(t.Context())
+		if p.asked || len(p.repair) != 1 || !p.repair["a"] {
+			t.Errorf("%s: asked %v, repairs %v", c.name, p.asked, p.repair)
+		}
+		if part := w.confine(p); len(part.Nodes) != c.nodes || p.confined != (c.nodes == 2) || part.Nodes[0].Name != "a" {
+			t.Errorf("%s: the pass looks at %d nodes, confined: %v", c.name, len(part.Nodes), p.confined)
+		}
+		w.end(p)
+	}
+}
+
+// While nobody has asked for it, a plan that was never in place is brought about
+// whole, and nothing that is found meanwhile is a node's doing.
+func TestWhatWasNeverInPlaceIsNoHarm(t *testing.T) {
+	w := newWorker(&Agent{log: silent}, "v")
+	w.want = chain(1)
+	w.report.begin(w.want, true) // to nobody
+	if w.settled() != nil {
+		t.Error("a plan that was never in place counts as in place")
+	}
+	w.repairs.harmed("a", time.Now().Add(-time.Hour))
+	p := w.begin(t.Context())
+	if !p.asked || len(p.repair) > 0 {
+		t.Errorf("asked %v, repairs %v", p.asked, p.repair)
+	}
+	w.mu.Lock()
+	w.placed, p.looked = p.want, p.want.Nodes
+	w.settle(p)
+	w.mu.Unlock()
+	if w.settled() != nil {
+		t.Error("amid a pass the plan counts as in place")
+	}
+	w.mu.Lock()
+	p.over = true
+	w.mu.Unlock()
+	if w.settled() == nil {
+		t.Error("a plan whose routes alone are awaited does not count as in place")
+	}
+	w.end(p)
+	found := map[string][]reconcile.Fault{"a": {{Port: "eth1", Text: "eth1 was removed from inside", Cut: true}}, "b": {{Port: "eth1", Down: true}}}
+	w.bookFaults(w.want, found, true)
+	if at, any := w.repairs.next(time.Now()); !any || len(w.harm) != 2 || time.Until(at) > firstRepair || len(w.harmed) != 1 {
+		t.Errorf("a repair is due: %v at %v; harm %v", any, at, w.harm)
+	}
+	w.bookFaults(chain(2), map[string][]reconcile.Fault{"a": nil}, true) // of a plan that is wanted no more
+	if len(w.harm) != 2 {
+		t.Error("what was found of an old plan was booked")
+	}
+	w.bookFaults(w.want, map[string][]reconcile.Fault{"a": nil, "b": nil}, true)
+	if _, any := w.repairs.next(time.Now()); any || len(w.harm) != 0 {
+		t.Error("nodes that are whole again are to be repaired")
 	}
 }

@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"trellis/internal/plan"
 	"trellis/internal/store"
 	"trellis/internal/substrate/container"
 )
@@ -102,6 +104,9 @@ func (w *worker) reportServices(ids []container.ID) {
 		case why != "":
 			w.faults[id.Node] = serviceFault{why, time.Now(), state.Pid}
 			changed[id.Node] = old.why != why
+			if slices.ContainsFunc(services, killedLately) { // which nothing ends but time
+				time.AfterFunc(serviceStableAfter, func() { w.a.services.add(id) })
+			}
 		case had && old.pid == state.Pid && time.Since(old.seen) < serviceStableAfter:
 			time.AfterFunc(serviceStableAfter-time.Since(old.seen), func() { w.a.services.add(id) })
 		case had:
@@ -111,35 +116,69 @@ func (w *worker) reportServices(ids []container.ID) {
 		w.mu.Unlock()
 	}
 	maps.DeleteFunc(changed, func(_ string, c bool) bool { return !c })
-	if len(changed) == 0 {
-		return
-	}
-	w.report.update(false, func(s *store.Status) {
-		nodes := maps.Clone(s.Nodes) // the old map may be on its way to the store
-		for name := range changed {
-			if n, ok := nodes[name]; ok && (n.State == store.NodeRunning || n.State == store.NodeDegraded) {
-				nodes[name] = w.withFault(name, n)
-			}
-		}
-		s.Nodes = nodes
-	})
+	w.reportNodes(changed)
 }
 
-// withFault gives a running node's state with what is wrong with its services.
+// withFault gives a running node's state with what is wrong with its services and its
+// interfaces, and how often these were repaired.
 func (w *worker) withFault(node string, n store.NodeState) store.NodeState {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	f, ok := w.faults[node]
-	guarded, held := w.guarded[node]
-	switch {
-	case held:
-		n.State, n.Message = store.NodeDegraded, guarded
-	case ok && (n.Pid == 0 || f.pid == n.Pid):
-		n.State, n.Message = store.NodeDegraded, f.why
-	case n.State == store.NodeDegraded:
-		n.State, n.Message = store.NodeRunning, ""
+	n.State, n.Message = store.NodeRunning, w.base[node]
+	var text []string
+	faults := w.harm[node]
+	if len(faults) > 0 {
+		text = append(text, faultText(faults))
+	}
+	h := w.repairs.nodes[node]
+	if h != nil {
+		n.Repairs = h.count
+	}
+	if repairable(faults) {
+		n.State = store.NodeDegraded
+		switch {
+		case w.unrepaired(node):
+			text[0] += " (repair: never)"
+		case h != nil && h.failed != "":
+			text = append(text, "repairing it has failed: "+h.failed)
+		}
+	} else if h != nil && h.count > 0 {
+		text = append(text, fmt.Sprintf("repaired %s: %s", times(h.count), h.why))
+	}
+	if why, ok := w.guarded[node]; ok {
+		n.State = store.NodeDegraded
+		text = append([]string{why}, text...)
+	}
+	if f, ok := w.faults[node]; ok && (n.Pid == 0 || f.pid == n.Pid) {
+		n.State = store.NodeDegraded
+		text = append([]string{f.why}, text...)
+	}
+	if len(text) > 0 {
+		n.Message = strings.Join(text, "; ")
 	}
 	return n
+}
+
+// unrepaired reports whether the node's description forbids repairs. The caller holds mu.
+func (w *worker) unrepaired(node string) bool {
+	return w.want != nil && slices.ContainsFunc(w.want.Nodes, func(n plan.Node) bool { return n.Name == node && n.NoRepair })
+}
+
+// times counts in words.
+func times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
+// setBase keeps what is told of a node when nothing is wrong with it.
+func (w *worker) setBase(node, message string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.base[node] = message; message == "" {
+		delete(w.base, node)
+	}
 }
 
 // configurationReadAfter is how long after their start FRR's daemons have read and
@@ -194,7 +233,7 @@ func (a *Agent) faultOf(id container.ID, services []container.ServiceStatus) str
 		if len(why) == maxFaults {
 			return strings.Join(append(why, "and more"), "; ")
 		}
-		if line := a.containers.LastLine(id, s.Name); line != "" {
+		if line := a.containers.LastLine(id, s.Name); line != "" && s.ForMemory.IsZero() {
 			how += ": " + shortened(line)
 		}
 		why = append(why, how)
@@ -202,10 +241,19 @@ func (a *Agent) faultOf(id container.ID, services []container.ServiceStatus) str
 	return strings.Join(why, "; ")
 }
 
-// serviceFailure says how a service fails; empty: it does not.
+// killedLately reports whether the kernel has killed a service for memory a moment
+// ago: init starts it again so soon that nobody else would see it.
+func killedLately(s container.ServiceStatus) bool {
+	return !s.ForMemory.IsZero() && time.Since(s.ForMemory) < serviceStableAfter
+}
+
+// serviceFailure says how a service fails, or has just failed; empty: it does not.
 func serviceFailure(s container.ServiceStatus) string {
 	end := fmt.Sprintf("ends with status %d", s.Exit)
-	if s.Exit > 128 {
+	switch {
+	case !s.ForMemory.IsZero():
+		end = "was killed for memory"
+	case s.Exit > 128:
 		end = fmt.Sprintf("is ended by signal %d", s.Exit-128)
 	}
 	switch {
@@ -215,6 +263,8 @@ func serviceFailure(s container.ServiceStatus) string {
 		return fmt.Sprintf("%s %s (%d restarts)", s.Name, end, s.Restarts)
 	case s.State == container.ServiceExited && s.Exit != 0:
 		return fmt.Sprintf("%s %s and does not start again", s.Name, end)
+	case killedLately(s):
+		return fmt.Sprintf("%s %s, and runs again", s.Name, end)
 	}
 	return ""
 }

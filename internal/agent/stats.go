@@ -8,6 +8,7 @@ import (
 
 	"trellis/internal/agentapi"
 	"trellis/internal/plan"
+	"trellis/internal/store"
 	"trellis/internal/substrate/container"
 	"trellis/internal/substrate/dataplane"
 	"trellis/internal/substrate/netns"
@@ -17,6 +18,9 @@ import (
 
 // NodeStats implements [agentapi.Agent].
 func (a *Agent) NodeStats(ctx context.Context, vnet string) (map[string]agentapi.NodeStats, error) {
+	if err := a.lookAt(ctx, vnet); err != nil {
+		a.log.Warn("the nodes of a network could not be looked at", "vnet", vnet, "err", err)
+	}
 	all, err := a.nodeStats(ctx, vnet)
 	return all[vnet], err
 }
@@ -73,9 +77,13 @@ func (a *Agent) nodeStats(ctx context.Context, vnets ...string) (map[string]map[
 		return nil, err
 	}
 	all := map[string]map[string]agentapi.NodeStats{}
+	known := a.nodeStates(states)
 	for i, s := range running {
 		if stats[i] == nil {
 			continue
+		}
+		if n, ok := known[s.VNet][s.Node]; ok {
+			stats[i].State, stats[i].Pid, stats[i].Message, stats[i].Restarts, stats[i].Repairs = n.State, n.Pid, n.Message, n.Restarts, n.Repairs
 		}
 		if all[s.VNet] == nil {
 			all[s.VNet] = map[string]agentapi.NodeStats{}
@@ -83,6 +91,26 @@ func (a *Agent) nodeStats(ctx context.Context, vnets ...string) (map[string]map[
 		all[s.VNet][s.Node] = *stats[i]
 	}
 	return all, nil
+}
+
+// nodeStates gives what is known of the nodes of the containers' VNets.
+func (a *Agent) nodeStates(of []container.State) map[string]map[string]store.NodeState {
+	all := map[string]map[string]store.NodeState{}
+	for _, s := range of {
+		if all[s.VNet] != nil {
+			continue
+		}
+		a.mu.Lock()
+		w := a.workers[s.VNet]
+		a.mu.Unlock()
+		all[s.VNet] = map[string]store.NodeState{}
+		if w != nil {
+			if status, wanted := w.report.snapshot(); wanted && status.Nodes != nil {
+				all[s.VNet] = status.Nodes
+			}
+		}
+	}
+	return all
 }
 
 // policed completes what is known of a node's fast path by what of the tenant's
@@ -172,6 +200,7 @@ func (a *Agent) portStatsOf(vnet string, p *plan.Plan, counters map[int]dataplan
 		return nil, err
 	}
 	paths := a.pathsOf(p)
+	cut := a.cutPorts(vnet)
 	stats := make(map[string]agentapi.PortStats, len(list))
 	for _, d := range list {
 		if d.Kind != port.KindPort && d.Kind != port.KindTunnel {
@@ -179,9 +208,14 @@ func (a *Agent) portStatsOf(vnet string, p *plan.Plan, counters map[int]dataplan
 		}
 		s := portCounters(d.Device, devices, counters, queues)
 		if d.Kind == port.KindPort {
-			s.Paths = paths[d.Device]
+			s.Paths, s.Fault = paths[d.Device], cut[d.Object]
 		}
 		stats[d.Object] = s
+	}
+	for object, why := range cut {
+		if _, there := stats[object]; !there {
+			stats[object] = agentapi.PortStats{Fault: why}
+		}
 	}
 	return stats, nil
 }

@@ -7,9 +7,11 @@ import (
 	"sync"
 	"time"
 
+	"trellis/internal/agent/reconcile"
 	"trellis/internal/plan"
 	"trellis/internal/store"
 	"trellis/internal/substrate/container"
+	"trellis/internal/vnet"
 )
 
 // Restarting what dies, and trying again what failed: the first time at once,
@@ -32,14 +34,20 @@ type worker struct {
 	done *plan.Plan // the last that was in place; nil: none
 	// disturbed tells that the worker was woken by something else than a plan.
 	disturbed    bool
-	want         *plan.Plan              // nil until the first assignment, or once forgotten
-	forgotten    bool                    // the store knows nothing of the VNet any more
-	fresh        bool                    // the plan has not been looked at yet
-	running      map[string]int          // by node
-	routeWatches map[string]*routeWatch  // by node; see route_mtu.go
-	expected     map[string]bool         // nodes whose end was asked for
-	faults       map[string]serviceFault // by node
-	guarded      map[string]string       // by node, what was done to it; see softirq.go
+	want         *plan.Plan                   // nil until the first assignment, or once forgotten
+	forgotten    bool                         // the store knows nothing of the VNet any more
+	fresh        bool                         // the plan has not been looked at yet
+	running      map[string]int               // by node
+	routeWatches map[string]*routeWatch       // by node; see route_mtu.go
+	expected     map[string]bool              // nodes whose end was asked for
+	faults       map[string]serviceFault      // by node
+	placed       *plan.Plan                   // the last that was once in place; nil: none
+	harm         map[string][]reconcile.Fault // what nodes have done to their own interfaces
+	repairs      *repairs
+	broken       map[string]bool   // nodes whose last repair has failed in the middle
+	base         map[string]string // a node's message when nothing is wrong with it
+	harmed       chan struct{}     // tells that there is something to repair
+	guarded      map[string]string // by node, what was done to it; see softirq.go
 
 	ended  chan struct{} // closed when run returns
 	report *reporter
@@ -63,6 +71,7 @@ func newWorker(a *Agent, vnet string) *worker {
 	return &worker{
 		a: a, vnet: vnet, wake: make(chan struct{}, 1), running: map[string]int{}, routeWatches: map[string]*routeWatch{},
 		expected: map[string]bool{}, faults: map[string]serviceFault{}, guarded: map[string]string{},
+		harm: map[string][]reconcile.Fault{}, repairs: newRepairs(), broken: map[string]bool{}, base: map[string]string{}, harmed: make(chan struct{}, 1),
 		nodes: map[string]*restart{}, ended: make(chan struct{}), report: newReporter(a.statuses, vnet),
 	}
 }
@@ -106,6 +115,13 @@ type pass struct {
 	want      *plan.Plan
 	forgotten bool // the store knows nothing of the VNet any more
 	fresh     bool // nobody has looked at the plan yet
+	asked     bool // the plan was never in place: all is brought to it, whoever has changed it
+	// repair are the nodes whose interfaces are brought back to the plan all the same.
+	repair map[string]bool
+	// confined: nothing but these nodes, and what is joined with them, is looked at.
+	confined bool
+	looked   []plan.Node // those that the pass was about
+	over     bool        // all is done but to wait for routes
 	// steps ends when the pass is to be given up; waits, which is part of it,
 	// already when a newer plan comes: for what may take as long as it likes, a
 	// tenant's commands and routing.
@@ -126,7 +142,10 @@ func (p *pass) supersede(remove bool) {
 }
 
 // begin begins a pass over the plan as it is now.
-func (w *worker) begin(ctx context.Context) *pass {
+func (w *worker) begin(ctx context.Context) *pass { return w.beginPass(ctx, false) }
+
+// beginPass begins a pass, or one that does nothing but wait for routes.
+func (w *worker) beginPass(ctx context.Context, waits bool) *pass {
 	p := &pass{}
 	p.steps, p.giveUp = context.WithCancel(ctx)
 	p.waits, p.stopWaiting = context.WithCancel(p.steps)
@@ -136,6 +155,10 @@ func (w *worker) begin(ctx context.Context) *pass {
 	w.fresh = false
 	if p.want == nil {
 		p.want = w.emptyPlan()
+	}
+	p.asked, p.over = p.want != w.placed, waits
+	if !waits {
+		p.repair = w.chooseRepairs()
 	}
 	w.pass = p
 	return p
@@ -199,6 +222,9 @@ func (w *worker) run(ctx context.Context) {
 			}
 		}
 		err := w.a.converge(w, p)
+		if err != nil && w.repairFailed(p, err) {
+			err = nil
+		}
 		w.end(p)
 		var again <-chan time.Time
 		switch {
@@ -234,6 +260,9 @@ func (w *worker) sleep(ctx context.Context, again <-chan time.Time) bool {
 		case <-w.wake:
 			return true
 		case <-again:
+			return true
+		case <-w.harmed: // when it is to be repaired is decided anew
+		case <-w.repairDue():
 			return true
 		case <-w.routesChanged():
 			if err := w.followRoutes(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, errSuperseded) && !errors.Is(err, context.Canceled) {
@@ -364,18 +393,27 @@ func (w *worker) carryOut(p *pass) error {
 	w.a.useTunnels(p.steps, p.want)
 	var err error
 	if want := w.confine(p); want != nil {
+		p.looked = want.Nodes
 		err = w.reconcile(p, want)
 	}
+	var settled map[string]bool
 	w.mu.Lock()
 	if w.done = p.want; err != nil {
 		w.done = nil
+	} else {
+		w.placed = p.want
+		settled = w.settle(p)
 	}
+	p.over = true
 	w.mu.Unlock()
+	w.reportNodes(settled)
 	switch {
 	case err != nil:
 		return err
 	case p.want.Empty():
-		err := w.a.paths.Remove(w.vnet) // with no device left, the pins' directory
+		// What was being made when a pass failed; and with no device left, the pins'
+		// directory.
+		err := errors.Join(w.a.removePending(w.vnet), w.a.paths.Remove(w.vnet))
 		if err = errors.Join(err, w.a.containers.SetHosts(w.vnet, nil), w.a.containers.ForgetSaved(w.vnet)); err != nil {
 			return err
 		}
@@ -423,8 +461,12 @@ func (w *worker) recordDeaths(want *plan.Plan, seen *observed) {
 				w.a.log.Info("a node restarts, as was asked for", "vnet", w.vnet, "node", n.Name)
 				continue
 			}
-			w.recordDeath(n.Name, "its init ended")
-			w.a.log.Warn("a node has died", "vnet", w.vnet, "node", n.Name, "restarts", w.nodes[n.Name].count)
+			why := "its init ended"
+			if s.KilledForMemory {
+				why = fmt.Sprintf("its init was killed for memory: the node's limit is %s", vnet.FormatSize(s.Limits.Memory))
+			}
+			w.recordDeath(n.Name, why)
+			w.a.log.Warn("a node has died", "vnet", w.vnet, "node", n.Name, "why", why, "restarts", w.nodes[n.Name].count)
 		}
 	}
 }

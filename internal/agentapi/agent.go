@@ -141,6 +141,13 @@ type NodeStats struct {
 	CPU      float64 // seconds since its start
 	FastPath string  // FastPathOn, or "off: " and why; empty: not known
 	Services []ServiceStats
+	// What the agent knows of it at this moment, which the store may not yet; State
+	// empty: nothing.
+	State    string // see store.NodeState
+	Pid      int    // of its init
+	Message  string
+	Restarts int
+	Repairs  int // of what its root did to its own interfaces
 }
 
 // FastPathOn is what NodeStats.FastPath holds where the fast path carries the
@@ -170,7 +177,10 @@ type PortStats struct {
 	// StackBy are packets that arrived on the fast path and left it for the node's
 	// stack, by reason; none where it is 0.
 	StackBy map[string]uint64
-	Paths   []PathStats // to other substrate nodes, sorted by peer
+	// Fault is why nothing passes the interface: what the node's root did to it;
+	// empty: nothing is wrong.
+	Fault string
+	Paths []PathStats // to other substrate nodes, sorted by peer
 }
 
 // States of a path.

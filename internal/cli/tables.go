@@ -156,6 +156,9 @@ func (v *nodeView) table(w io.Writer) {
 	}
 	fact("fast path", v.FastPath)
 	fact("restarts", fmt.Sprint(v.Restarts))
+	if v.Repairs > 0 {
+		fact("repairs", fmt.Sprint(v.Repairs))
+	}
 	fact("memory", size(v.Memory)+v.Limits.of(size(v.Limits.Memory), v.Limits.Memory != 0))
 	fact("cpu", fmt.Sprintf("%.2fs used", v.CPUSeconds)+v.Limits.of(fmt.Sprintf("%g cores", v.Limits.CPU), v.Limits.CPU != 0))
 	if v.Limits.Pids != 0 {

@@ -34,7 +34,8 @@ type nodeView struct {
 	Host       string        `json:"host,omitempty"` // substrate node
 	PID        int           `json:"pid,omitempty"`  // of the node's init, on the substrate node
 	Restarts   int           `json:"restarts"`
-	Memory     int64         `json:"memory"` // bytes in use
+	Repairs    int           `json:"repairs"` // of what its root did to its own interfaces
+	Memory     int64         `json:"memory"`  // bytes in use
 	CPUSeconds float64       `json:"cpuSeconds"`
 	FastPath   string        `json:"fastpath,omitempty"` // "on", or "off: " and why
 	Image      string        `json:"image,omitempty"`
@@ -90,7 +91,9 @@ type ifaceView struct {
 	DropsByReason map[string]uint64 `json:"dropsByReason"` // the same; reasons without any are left out
 	// Packets that arrived on the fast path, and left it for the node's stack.
 	StackByReason map[string]uint64 `json:"stackByReason"`
-	Paths         []pathView        `json:"paths"` // across the underlay; none on one machine
+	// Fault is why nothing passes: what the node's root did to the interface.
+	Fault string     `json:"fault,omitempty"`
+	Paths []pathView `json:"paths"` // across the underlay; none on one machine
 }
 
 // pathView is the way of a link across the underlay, as one end sees it.
@@ -249,7 +252,7 @@ func viewLink(l *trellisv1.Link, status *trellisv1.LinkStatus) linkView {
 			RxFastPackets: p.GetRxFastPackets(), RxFastBytes: p.GetRxFastBytes(),
 			TxFastPackets: p.GetTxFastPackets(), TxFastBytes: p.GetTxFastBytes(),
 			Drops: p.GetDrops(), DropsByReason: counted(p.GetDropsByReason()),
-			StackByReason: counted(p.GetStackByReason()), Paths: viewPaths(p.GetPaths()),
+			StackByReason: counted(p.GetStackByReason()), Fault: oneLine(p.GetFault()), Paths: viewPaths(p.GetPaths()),
 		})
 	}
 	return view
@@ -279,7 +282,7 @@ func viewPaths(paths []*trellisv1.Path) []pathView {
 func viewNode(n *trellisv1.Node, s *trellisv1.NodeStatus, ends []ifaceView) nodeView {
 	view := nodeView{
 		Name: n.GetName(), State: s.GetState(), Message: oneLine(s.GetMessage()), Host: s.GetHost(), PID: int(s.GetPid()),
-		Restarts: int(s.GetRestarts()), Memory: s.GetMemory(), CPUSeconds: s.GetCpuSeconds(), FastPath: oneLine(s.GetFastpath()),
+		Restarts: int(s.GetRestarts()), Repairs: int(s.GetRepairs()), Memory: s.GetMemory(), CPUSeconds: s.GetCpuSeconds(), FastPath: oneLine(s.GetFastpath()),
 		Image: n.GetImage(), Routing: routingWords(n.GetRouting()), ASN: n.GetAsn(), RouterID: n.GetRouterId(),
 		Display: n.GetDisplay(), Kind: n.GetKind(),
 		Loopbacks: append([]string{}, n.GetLoopbacks()...),

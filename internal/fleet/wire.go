@@ -101,7 +101,8 @@ func echoResult(m *trellisv1.EchoResult, pairs int) (*agentapi.PingResult, error
 }
 
 func nodeStatsToProto(name string, s agentapi.NodeStats) *trellisv1.NodeStatus {
-	out := &trellisv1.NodeStatus{Name: name, Memory: s.Memory, CpuSeconds: s.CPU, Fastpath: s.FastPath}
+	out := &trellisv1.NodeStatus{Name: name, Memory: s.Memory, CpuSeconds: s.CPU, Fastpath: s.FastPath,
+		State: s.State, Pid: int32(s.Pid), Message: s.Message, Restarts: int32(s.Restarts), Repairs: int32(s.Repairs)}
 	for _, v := range s.Services {
 		out.Services = append(out.Services, &trellisv1.ServiceStatus{
 			Name: v.Name, State: v.State, Pid: int32(v.Pid), Restarts: int32(v.Restarts), Exit: int32(v.Exit),
@@ -111,7 +112,8 @@ func nodeStatsToProto(name string, s agentapi.NodeStats) *trellisv1.NodeStatus {
 }
 
 func nodeStats(m *trellisv1.NodeStatus) agentapi.NodeStats {
-	s := agentapi.NodeStats{Memory: m.Memory, CPU: m.CpuSeconds, FastPath: m.Fastpath}
+	s := agentapi.NodeStats{Memory: m.Memory, CPU: m.CpuSeconds, FastPath: m.Fastpath,
+		State: m.State, Pid: int(m.Pid), Message: m.Message, Restarts: int(m.Restarts), Repairs: int(m.Repairs)}
 	for _, v := range m.Services {
 		s.Services = append(s.Services, agentapi.ServiceStats{Name: v.Name, State: v.State, Pid: int(v.Pid), Restarts: int(v.Restarts), Exit: int(v.Exit)})
 	}
@@ -123,7 +125,7 @@ func portStatsToProto(node, iface string, s agentapi.PortStats) *trellisv1.PortS
 		Node: node, Interface: iface, Device: s.Device,
 		RxPackets: s.RxPackets, RxBytes: s.RxBytes, TxPackets: s.TxPackets, TxBytes: s.TxBytes,
 		RxFastPackets: s.RxFastPackets, RxFastBytes: s.RxFastBytes, TxFastPackets: s.TxFastPackets, TxFastBytes: s.TxFastBytes,
-		Drops: s.Drops, DropsByReason: s.DropsBy, StackByReason: s.StackBy,
+		Drops: s.Drops, DropsByReason: s.DropsBy, StackByReason: s.StackBy, Fault: s.Fault,
 	}
 	for _, p := range s.Paths {
 		out.Paths = append(out.Paths, p.Proto())
@@ -136,7 +138,7 @@ func portStats(m *trellisv1.PortStatus) (agentapi.PortStats, error) {
 		Device:    m.Device,
 		RxPackets: m.RxPackets, RxBytes: m.RxBytes, TxPackets: m.TxPackets, TxBytes: m.TxBytes,
 		RxFastPackets: m.RxFastPackets, RxFastBytes: m.RxFastBytes, TxFastPackets: m.TxFastPackets, TxFastBytes: m.TxFastBytes,
-		Drops: m.Drops, DropsBy: m.DropsByReason, StackBy: m.StackByReason,
+		Drops: m.Drops, DropsBy: m.DropsByReason, StackBy: m.StackByReason, Fault: m.Fault,
 	}
 	for _, p := range m.Paths {
 		path := agentapi.PathStats{Peer: p.Peer, Key: p.Key, MTU: int(p.Mtu), State: p.State, Message: p.Message}

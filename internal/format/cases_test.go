@@ -40,9 +40,10 @@ nodes:
     position: {latitude: 47.6, longitude: -122.3}
     on: host1
     fastpath: off
+    repair: never
   b: {cmd: echo hello, exec: date, loopback: 192.0.2.2, routing: static}
 `},
-	{name: "defaults", yaml: "name: x\ndefaults:\n  node: {image: /srv/root, fastpath: off, env: {A: 1, B: 2}, exec: [a], sysctls: {net.a.b: 1}, files: {/a: {content: x}}}\n  link: {rate: 1gbit, mtu: 1400, cost: 5, delay: 1ms, jitter: 0.5ms, loss: 1%}\nnodes:\n  a: {env: {B: 3}, exec: [], files: {/a: {content: y}, /b: {content: ''}}, fastpath: auto}\n  b: {}\nlinks:\n  - {endpoints: [a, b], rate: unlimited, delay: 0, jitter: 0}\n"},
+	{name: "defaults", yaml: "name: x\ndefaults:\n  node: {image: /srv/root, fastpath: off, repair: never, env: {A: 1, B: 2}, exec: [a], sysctls: {net.a.b: 1}, files: {/a: {content: x}}}\n  link: {rate: 1gbit, mtu: 1400, cost: 5, delay: 1ms, jitter: 0.5ms, loss: 1%}\nnodes:\n  a: {env: {B: 3}, exec: [], files: {/a: {content: y}, /b: {content: ''}}, fastpath: auto, repair: always}\n  b: {}\nlinks:\n  - {endpoints: [a, b], rate: unlimited, delay: 0, jitter: 0}\n"},
 	{name: "an MTU that was given, the default or not", yaml: two + "links:\n  - {endpoints: [a, b], mtu: 1500}\n  - endpoints: [{node: a, mtu: 1500}, b]\n  - endpoints: [{node: a, mtu: 1400}, {node: b, mtu: 1500}]\n"},
 	{name: "network settings", yaml: "name: x\nrouting: {protocol: rip, timers: fast}\naddressing: {ipv4: 172.16.0.0/12, ipv6: 'fd12::/32'}\nnodes: {a: {}}\nlinks: []\n"},
 	{name: "routing with every key", yaml: `name: x
@@ -191,6 +192,9 @@ var badYAML = []yamlCase{
 	{name: "fast paths", yaml: "name: x\nnodes:\n  a: {fastpath: of}\n  b: {fastpath: on}\n", want: []string{
 		`3: node "a": fastpath is "of"; did you mean "off"? (auto or off)`,
 		`4: node "b": fastpath is "on"; use one of auto or off`}},
+	{name: "repairs", yaml: "name: x\nnodes:\n  a: {repair: nevr}\n  b: {repair: on}\n", want: []string{
+		`3: node "a": repair is "nevr"; did you mean "never"? (always or never)`,
+		`4: node "b": repair is "on"; use one of always or never`}},
 	{name: "IS-IS from BIRD", yaml: "name: x\nnodes:\n  a:\n    routing: {protocol: isis, daemon: bird}\n", want: []string{`4: node "a" asks for isis from bird, which does not speak it; use daemon frr for isis`}},
 	{name: "a daemon for static", semantic: true, yaml: "name: x\nrouting: {protocol: static, daemon: frr}\nnodes: {a: {}}\n", want: []string{`2: the network asks for static routes and a daemon: `, `3: node "a" asks for static routes and a daemon: `}},
 	{name: "limits", yaml: "name: x\nnodes:\n  a: {memory: 1MiB}\n  b: {memory: 5 parsecs}\n  c: {pids: 0}\n  d: {disk: 1.5B}\n", want: []string{

@@ -183,6 +183,9 @@ func node(n *vnet.Node, network vnet.Routing, k nodeKeep) *element {
 	if n.FastPath != vnet.FastPathAuto {
 		m.add("fastpath", text(string(n.FastPath)))
 	}
+	if n.Repair != vnet.RepairAlways {
+		m.add("repair", text(string(n.Repair)))
+	}
 	if p := n.Position; p != nil {
 		pos := newMapping().flow()
 		pos.add("latitude", number(p.Latitude))

@@ -21,7 +21,7 @@ var (
 	addressingKeys  = []string{"ipv4", "ipv6"}
 	defaultsKeys    = []string{"node", "link"}
 	// What a node may say, and what defaults.node may say for every node.
-	nodeDefaultKeys = []string{"image", "cmd", "cpu", "memory", "pids", "disk", "env", "files", "exec", "exec-timeout", "sysctls", "kind", "routing", "addressing", "on", "fastpath"}
+	nodeDefaultKeys = []string{"image", "cmd", "cpu", "memory", "pids", "disk", "env", "files", "exec", "exec-timeout", "sysctls", "kind", "routing", "addressing", "on", "fastpath", "repair"}
 	nodeKeys        = append([]string{"display", "restart", "asn", "loopback", "loopbacks", "router-id", "position"}, nodeDefaultKeys...)
 	fileKeys        = []string{"source", "content", "base64", "mode"}
 	positionKeys    = []string{"latitude", "longitude"}
@@ -102,6 +102,7 @@ func (r *yamlReader) network(root *yaml.Node) *vnet.VNet {
 
 var (
 	fastPaths = []string{"auto", "off"}
+	repairs   = []string{"always", "never"}
 	kinds     = vnet.KindNames()
 	restarts  = []string{"always", "on-failure", "no"}
 	linkTypes = []string{"p2p", "lan"}

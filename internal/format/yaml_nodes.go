@@ -87,6 +87,8 @@ func (r *yamlReader) nodeKey(s *nodeSpec, p yamlfile.Pair, what string) {
 		n.On, _ = r.Text(p.Value, what)
 	case "fastpath":
 		n.FastPath = vnet.FastPath(r.word(p.Value, what, fastPaths))
+	case "repair":
+		n.Repair = vnet.Repair(r.word(p.Value, what, repairs))
 	case "asn":
 		v, _ := r.Integer(p.Value, what, 1, 1<<32-2)
 		n.ASN = uint32(v)
@@ -273,7 +275,7 @@ func (r *yamlReader) resolveNode(at string, own, def nodeSpec) vnet.Node {
 			r.lines[at+"."+key] = l
 		}
 	}
-	for _, key := range []string{"image", "cpu", "memory", "disk", "pids", "cmd", "env", "sysctls", "exec", "files", "execTimeout", "restart", "kind", "addressing", "display", "routing", "on", "fastpath", "asn", "loopbacks", "routerID", "position"} {
+	for _, key := range []string{"image", "cpu", "memory", "disk", "pids", "cmd", "env", "sysctls", "exec", "files", "execTimeout", "restart", "kind", "addressing", "display", "routing", "on", "fastpath", "repair", "asn", "loopbacks", "routerID", "position"} {
 		line(key)
 	}
 	inherit(own, "image", &n.Image, def.n.Image)
@@ -283,6 +285,7 @@ func (r *yamlReader) resolveNode(at string, own, def nodeSpec) vnet.Node {
 	inherit(own, "pids", &n.Pids, def.n.Pids)
 	inherit(own, "on", &n.On, def.n.On)
 	inherit(own, "fastpath", &n.FastPath, def.n.FastPath)
+	inherit(own, "repair", &n.Repair, def.n.Repair)
 	inherit(own, "cmd", &n.Cmd, slices.Clone(def.n.Cmd))
 	inherit(own, "exec", &n.Exec, slices.Clone(def.n.Exec))
 	inherit(own, "routing", &n.Routing, def.n.Routing)

@@ -30,7 +30,7 @@ func (f fakes) AllNodeStats(context.Context) (map[string]map[string]agentapi.Nod
 	return map[string]map[string]agentapi.NodeStats{
 		"x": {
 			"a": {Memory: 3 << 20, CPU: 0.5, FastPath: agentapi.FastPathOn, Services: []agentapi.ServiceStats{{Name: "zebra", State: "running"}, {Name: "ospfd", State: "waiting", Restarts: 4}}},
-			"b": {Memory: 1 << 20, CPU: 1.25, FastPath: "off: nftables rules"},
+			"b": {Memory: 1 << 20, CPU: 1.25, FastPath: "off: nftables rules", State: "degraded", Repairs: 2},
 		},
 		"y": {"a": {Memory: 5}},
 	}, f.err

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"trellis/internal/agentapi"
+	"trellis/internal/store"
 )
 
 // The paths of a packet through a node.
@@ -37,6 +38,8 @@ var (
 	nodeCPU    = desc("node_cpu_seconds_total", "Processor time that the node has used.", "vnet", "node")
 	nodeFast   = desc("node_fastpath", "Whether the node's packets may take the fast path.", "vnet", "node")
 	serviceUp  = desc("node_service_up", "Whether the node's service runs.", "vnet", "node", "service")
+	repairs    = desc("node_repairs_total", "How often what the node's root did to the node's own interfaces was repaired.", "vnet", "node")
+	degraded   = desc("node_degraded", "1 where the node runs and something in it is not as it should be: trellis show says what.", "vnet", "node")
 	restarts   = desc("node_service_restarts_total", "How often the node's service was started again.", "vnet", "node", "service")
 	uplinkInfo = desc("uplink_info", "Always 1; the labels say how the uplink's programs are attached.", "interface", "xdp")
 	uplinkMTU  = desc("uplink_mtu_bytes", "The uplink's MTU.", "interface")
@@ -53,7 +56,7 @@ type machine struct {
 func (*machine) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		rxPackets, rxBytes, txPackets, txBytes, portStack, portDrops, pathUp, pathMTU, tunnelRx, tunnelTx, tunnelDrop,
-		nodeMemory, nodeCPU, nodeFast, serviceUp, restarts, uplinkInfo, uplinkMTU, uplinkDrop,
+		nodeMemory, nodeCPU, nodeFast, serviceUp, restarts, repairs, degraded, uplinkInfo, uplinkMTU, uplinkDrop,
 	} {
 		out <- d
 	}
@@ -134,6 +137,10 @@ func reportNode(out chan<- prometheus.Metric, n agentapi.NodeStats, labels ...st
 	counter(out, nodeCPU, n.CPU, labels...)
 	if n.FastPath != "" {
 		gauge(out, nodeFast, truth(n.FastPath == agentapi.FastPathOn), labels...)
+	}
+	if n.State != "" {
+		gauge(out, degraded, truth(n.State == store.NodeDegraded), labels...)
+		counter(out, repairs, float64(n.Repairs), labels...)
 	}
 	for _, s := range n.Services {
 		of := append(labels[:len(labels):len(labels)], s.Name)

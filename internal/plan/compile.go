@@ -115,6 +115,7 @@ func Compile(v *vnet.VNet, a Allocation) (map[string]*Plan, error) {
 			Routes:      tables[on][n.Name],
 			Components:  components[i],
 			NoFastPath:  n.FastPath == vnet.FastPathOff,
+			NoRepair:    n.Repair == vnet.RepairNever,
 		})
 	}
 	return c.plans, nil

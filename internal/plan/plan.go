@@ -74,6 +74,8 @@ type Node struct {
 	Components []int `json:"components,omitempty"`
 	// NoFastPath keeps the node's packets on its own stack.
 	NoFastPath bool `json:"noFastPath,omitempty"`
+	// NoRepair leaves what the node does to its own interfaces until somebody asks.
+	NoRepair bool `json:"noRepair,omitempty"`
 }
 
 // Limits bind a node's container.

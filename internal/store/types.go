@@ -172,13 +172,14 @@ type NodeState struct {
 	Pid      int    `json:"pid,omitempty"`
 	Restarts int    `json:"restarts,omitempty"`
 	Message  string `json:"message,omitempty"`
+	Repairs  int    `json:"repairs,omitempty"` // of what its root did to its own interfaces
 }
 
 // States of a node.
 const (
 	NodeStarting   = "starting"
 	NodeRunning    = "running"
-	NodeDegraded   = "degraded" // it runs, and a service in it fails
+	NodeDegraded   = "degraded" // it runs, and a service in it fails, or an interface is not as it was made
 	NodeRestarting = "restarting"
 	NodeFailed     = "failed"
 )

@@ -133,6 +133,9 @@ func (v *VNet) completeNodes() {
 		if n.FastPath == "" {
 			n.FastPath = FastPathAuto
 		}
+		if n.Repair == "" {
+			n.Repair = RepairAlways
+		}
 		if n.ASN == 0 {
 			// With at most MaxNodes numbers taken, a free one is always found.
 			slot, _ := drawSlot(countAS, func(s uint64) bool { return !taken[uint32(firstAS+s)] }, "as", n.Name)

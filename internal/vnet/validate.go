@@ -113,6 +113,9 @@ func (c *checker) node(i int) {
 	if n.FastPath != FastPathAuto && n.FastPath != FastPathOff {
 		c.add(at+".fastpath", "use auto or off", "%s: fastpath is %q", who, clip(string(n.FastPath)))
 	}
+	if n.Repair != RepairAlways && n.Repair != RepairNever {
+		c.add(at+".repair", "use always or never", "%s: repair is %q", who, clip(string(n.Repair)))
+	}
 	if math.IsNaN(n.CPU) || n.CPU != 0 && (n.CPU < MinCPU || n.CPU > MaxCPU) {
 		c.add(at+".cpu", fmt.Sprintf("use %g to %g cores, or leave cpu out for no limit", MinCPU, MaxCPU), "%s: cpu %g is out of range", who, n.CPU)
 	}

@@ -77,6 +77,7 @@ func TestEveryRuleIsKept(t *testing.T) {
 		"MTU":              {end(func(e *Interface) { e.MTU = 1279 }), "links[0].endpoints[1].mtu", "out of range"},
 		"large MTU":        {end(func(e *Interface) { e.MTU = 65536 }), "links[0].endpoints[1].mtu", "out of range"},
 		"fast path":        {node(func(n *Node) { n.FastPath = "on" }), "nodes[1].fastpath", `fastpath is "on"`},
+		"repair":           {node(func(n *Node) { n.Repair = "no" }), "nodes[1].repair", `repair is "no"`},
 		"cost":             {end(func(e *Interface) { e.Cost = -1 }), "links[0].endpoints[1].cost", "out of range"},
 		"rate":             {end(func(e *Interface) { e.Tx.Rate = 999 }), "links[0].endpoints[1].tx.rate", "outside"},
 		"delay":            {end(func(e *Interface) { e.Tx.Delay = -1 }), "links[0].endpoints[1].tx.delay", "out of range"},

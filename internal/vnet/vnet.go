@@ -57,6 +57,16 @@ const (
 	FastPathOff  FastPath = "off"  // never
 )
 
+// Repair says whether what a node's root does to the node's own interfaces is undone
+// while the network runs.
+type Repair string
+
+// What Node.Repair may say.
+const (
+	RepairAlways Repair = "always" // as soon as it is seen, limited in rate
+	RepairNever  Repair = "never"  // it is shown; the next change of the network, or a restart, undoes it
+)
+
 // Restart says when a node's own command is started again.
 type Restart string
 
@@ -95,6 +105,8 @@ type Node struct {
 	On          string            `json:"on,omitempty"`  // substrate node; empty: the embedder picks one
 	// FastPath is FastPathAuto where the description does not say.
 	FastPath FastPath `json:"fastPath,omitempty"`
+	// Repair is RepairAlways where the description does not say.
+	Repair Repair `json:"repair,omitempty"`
 
 	// Addressing is AddressesNone where the node is given no loopback address, and
 	// its interfaces no addresses, but what the description names.

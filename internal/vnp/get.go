@@ -63,6 +63,7 @@ func (s *Service) Get(ctx context.Context, req *connect.Request[trellisv1.GetReq
 	}
 	offline := s.offline(ctx, rec.Hosts, nil)
 	stats := s.stats(ctx, rec)
+	stats.live(func(node string) string { return s.hostOf(rec, node) }, statuses)
 	out := &trellisv1.GetResponse{Summary: s.summary(rec.Summary(), statuses, offline), Vnet: wire.ToProto(rec.Spec), Messages: stats.messages()}
 	for i := range rec.Spec.Nodes {
 		if n := rec.Spec.Nodes[i].Name; node == "" || n == node {
@@ -224,6 +225,7 @@ func (s *Service) nodeStatus(rec *store.VNetRecord, name string, statuses map[st
 	if st := statuses[out.Host]; st != nil {
 		if n, known := st.Nodes[name]; known {
 			out.State, out.Pid, out.Restarts, out.Message = n.State, int32(n.Pid), int32(n.Restarts), n.Message
+			out.Repairs = int32(n.Repairs)
 		}
 	}
 	if h, gone := offline[out.Host]; gone {

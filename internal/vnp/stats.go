@@ -80,6 +80,31 @@ func describe(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
+// live puts what the agents know of the nodes at this moment in place of what the store
+// knows: a report may be on its way there.
+func (f vnetStats) live(hostOf func(node string) string, statuses map[string]*store.Status) {
+	copied := map[string]bool{}
+	for name, n := range f.nodes {
+		host := hostOf(name)
+		st := statuses[host]
+		if st == nil || n.State == "" {
+			continue
+		}
+		was, known := st.Nodes[name]
+		now := store.NodeState{State: n.State, Pid: n.Pid, Message: n.Message, Restarts: n.Restarts, Repairs: n.Repairs}
+		if !known || was == now {
+			continue
+		}
+		if !copied[host] {
+			own := *st
+			own.Nodes = maps.Clone(st.Nodes)
+			st, copied[host] = &own, true
+			statuses[host] = st
+		}
+		st.Nodes[name] = now
+	}
+}
+
 // messages say for people which statistics are missing, and why.
 func (f vnetStats) messages() []string {
 	var out []string
@@ -103,13 +128,17 @@ func (f vnetStats) fill(out *trellisv1.NodeStatus) {
 // link gives a link's state, with its ends' counters and paths.
 func (f vnetStats) link(l *vnet.Link, host func(node string) string, offline map[string]store.HostState) *trellisv1.LinkStatus {
 	out := &trellisv1.LinkStatus{Name: l.Name, Type: string(l.Type), State: linkUp, Tunnels: f.tunnels[l.Name]}
+	cut := ""
 	for _, e := range l.Endpoints {
 		p := f.ports[e.Node+":"+e.Name]
 		status := &trellisv1.PortStatus{
 			Node: e.Node, Interface: e.Name, Device: p.Device, Host: host(e.Node),
 			RxPackets: p.RxPackets, RxBytes: p.RxBytes, TxPackets: p.TxPackets, TxBytes: p.TxBytes,
 			RxFastPackets: p.RxFastPackets, RxFastBytes: p.RxFastBytes, TxFastPackets: p.TxFastPackets, TxFastBytes: p.TxFastBytes,
-			Drops: p.Drops, DropsByReason: p.DropsBy, StackByReason: p.StackBy,
+			Drops: p.Drops, DropsByReason: p.DropsBy, StackByReason: p.StackBy, Fault: p.Fault,
+		}
+		if p.Fault != "" && cut == "" {
+			cut = e.Node + ": " + p.Fault
 		}
 		for _, path := range p.Paths {
 			status.Paths = append(status.Paths, path.Proto())
@@ -126,8 +155,14 @@ func (f vnetStats) link(l *vnet.Link, host func(node string) string, offline map
 		}
 		out.Ports = append(out.Ports, status)
 	}
-	if l.Down {
+	switch {
+	case l.Down:
 		out.State = linkDown
+	case cut != "" && out.State == linkUp:
+		// The other ends of a LAN still have each other.
+		if out.Message = cut; len(l.Endpoints) <= 2 {
+			out.State = linkDown
+		}
 	}
 	return out
 }
@@ -135,7 +170,7 @@ func (f vnetStats) link(l *vnet.Link, host func(node string) string, offline map
 // States of a link.
 const (
 	linkUp     = "up"
-	linkDown   = "down"   // as its owner has set it
+	linkDown   = "down"   // as its owner has set it, or has set an end of it in a node
 	linkBroken = "broken" // as the underlay has it
 	// linkUnknown is a link with an end on a substrate node that has vanished.
 	linkUnknown = "unknown"

@@ -57,7 +57,7 @@ func nodeToProto(n *vnet.Node) *trellisv1.Node {
 		Cpu: n.CPU, Memory: n.Memory, Pids: int32(n.Pids), Disk: n.Disk,
 		Env: n.Env, Exec: n.Exec, Sysctls: n.Sysctls,
 		Routing: routingToProto(n.Routing), Asn: n.ASN, On: n.On,
-		Fastpath: string(n.FastPath), RouterId: addrText(n.RouterID),
+		Fastpath: string(n.FastPath), Repair: string(n.Repair), RouterId: addrText(n.RouterID),
 		Kind: string(n.Kind), Addressing: string(n.Addressing),
 	}
 	for _, f := range n.Files {
@@ -205,7 +205,7 @@ func (c *converter) node(path string, p *trellisv1.Node) vnet.Node {
 		CPU: p.GetCpu(), Memory: p.GetMemory(), Pids: int(p.GetPids()), Disk: p.GetDisk(),
 		Env: p.GetEnv(), Exec: p.GetExec(), Sysctls: p.GetSysctls(),
 		Routing: c.routing(path+".routing", p.GetRouting()), ASN: p.GetAsn(), On: p.GetOn(),
-		FastPath: vnet.FastPath(p.GetFastpath()), Kind: vnet.Kind(p.GetKind()), Addressing: vnet.AddressMode(p.GetAddressing()),
+		FastPath: vnet.FastPath(p.GetFastpath()), Repair: vnet.Repair(p.GetRepair()), Kind: vnet.Kind(p.GetKind()), Addressing: vnet.AddressMode(p.GetAddressing()),
 	}
 	for _, f := range p.GetFiles() {
 		n.Files = append(n.Files, vnet.File{Path: f.GetPath(), Content: f.GetContent(), Mode: f.GetMode()})

@@ -213,6 +213,7 @@ func TestRateHoldsWhateverTheNodeDoes(t *testing.T) {
 	s := testenv.StartService(t, testenv.Options{})
 	file := write(t, "slow.yaml", `name: slow
 routing: static
+defaults: {node: {repair: never}}
 nodes: {a: {}, b: {}}
 links:
   - {name: wire, rate: 10mbit, endpoints: [{node: a, interface: eth1, addresses: [10.1.0.1/24, "fd01::1/64"]}, {node: b, interface: eth1, addresses: [10.1.0.2/24, "fd01::2/64"]}]}

@@ -712,7 +712,8 @@ func (x *NodeStatsRequest) GetVnet() string {
 
 type NodeStatsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// name, memory, cpu_seconds, services and fastpath are set
+	// name, memory, cpu_seconds, services and fastpath are set; and state, pid, message,
+	// restarts and repairs, where the agent knows them
 	Nodes         []*NodeStatus `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

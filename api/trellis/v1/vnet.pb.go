@@ -406,6 +406,7 @@ type Node struct {
 	Display       string                 `protobuf:"bytes,21,opt,name=display,proto3" json:"display,omitempty"`                                     // the name as people write it; empty: name
 	Restart       string                 `protobuf:"bytes,22,opt,name=restart,proto3" json:"restart,omitempty"`                                     // of cmd: empty (always) | always | on-failure | no
 	ExecTimeoutNs int64                  `protobuf:"varint,23,opt,name=exec_timeout_ns,json=execTimeoutNs,proto3" json:"exec_timeout_ns,omitempty"` // of each command of exec; 0: the default
+	Repair        string                 `protobuf:"bytes,24,opt,name=repair,proto3" json:"repair,omitempty"`                                       // always | never
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -599,6 +600,13 @@ func (x *Node) GetExecTimeoutNs() int64 {
 		return x.ExecTimeoutNs
 	}
 	return 0
+}
+
+func (x *Node) GetRepair() string {
+	if x != nil {
+		return x.Repair
+	}
+	return ""
 }
 
 type File struct {
@@ -2036,8 +2044,8 @@ func (x *GetResponse) GetMessages() []string {
 type NodeStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// starting | running | degraded: it runs, and a service in it fails, which the
-	// message tells | restarting | failed | unknown: its substrate node has
+	// starting | running | degraded: it runs, and a service in it fails, or an
+	// interface is not as it was made, which the message tells | restarting | failed | unknown: its substrate node has
 	// vanished, and it may run all the same
 	State         string           `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
 	Pid           int32            `protobuf:"varint,3,opt,name=pid,proto3" json:"pid,omitempty"` // of the node's init, on the substrate node
@@ -2048,6 +2056,7 @@ type NodeStatus struct {
 	Services      []*ServiceStatus `protobuf:"bytes,8,rep,name=services,proto3" json:"services,omitempty"`
 	Message       string           `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"`
 	Fastpath      string           `protobuf:"bytes,10,opt,name=fastpath,proto3" json:"fastpath,omitempty"` // "on", or "off: " and why
+	Repairs       int32            `protobuf:"varint,11,opt,name=repairs,proto3" json:"repairs,omitempty"`  // of what its root did to its own interfaces
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2152,6 +2161,13 @@ func (x *NodeStatus) GetFastpath() string {
 	return ""
 }
 
+func (x *NodeStatus) GetRepairs() int32 {
+	if x != nil {
+		return x.Repairs
+	}
+	return 0
+}
+
 type ServiceStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -2234,9 +2250,9 @@ type LinkStatus struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Type          string                 `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
-	State         string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"` // up | down | broken | unknown: an end is on a substrate node that has vanished
+	State         string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"` // up | down: as set, or in a node, which the message tells | broken | unknown: an end is on a substrate node that has vanished
 	Ports         []*PortStatus          `protobuf:"bytes,4,rep,name=ports,proto3" json:"ports,omitempty"`
-	Message       string                 `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"` // why it is broken, or what is wrong with its path
+	Message       string                 `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"` // why it is broken or down, or what is wrong with its path
 	Tunnels       []*Tunnel              `protobuf:"bytes,6,rep,name=tunnels,proto3" json:"tunnels,omitempty"` // between the parts of a LAN
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2437,6 +2453,7 @@ type PortStatus struct {
 	Paths         []*Path           `protobuf:"bytes,15,rep,name=paths,proto3" json:"paths,omitempty"`                                                                                                                   // to other substrate nodes; none on one machine
 	// Packets that arrived on the fast path, and left it for the node's stack.
 	StackByReason map[string]uint64 `protobuf:"bytes,16,rep,name=stack_by_reason,json=stackByReason,proto3" json:"stack_by_reason,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	Fault         string            `protobuf:"bytes,17,opt,name=fault,proto3" json:"fault,omitempty"` // why the node has no use of the interface: what its root did to it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2581,6 +2598,13 @@ func (x *PortStatus) GetStackByReason() map[string]uint64 {
 		return x.StackByReason
 	}
 	return nil
+}
+
+func (x *PortStatus) GetFault() string {
+	if x != nil {
+		return x.Fault
+	}
+	return ""
 }
 
 // Path is the way of a link across the underlay, as one of its ends sees it.
@@ -4370,7 +4394,7 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"Addressing\x12\x12\n" +
 	"\x04ipv4\x18\x01 \x01(\tR\x04ipv4\x12\x12\n" +
 	"\x04ipv6\x18\x02 \x01(\tR\x04ipv6\x12\x12\n" +
-	"\x04mode\x18\x03 \x01(\tR\x04mode\"\x94\x06\n" +
+	"\x04mode\x18\x03 \x01(\tR\x04mode\"\xac\x06\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x10\n" +
@@ -4397,7 +4421,8 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"addressing\x12\x18\n" +
 	"\adisplay\x18\x15 \x01(\tR\adisplay\x12\x18\n" +
 	"\arestart\x18\x16 \x01(\tR\arestart\x12&\n" +
-	"\x0fexec_timeout_ns\x18\x17 \x01(\x03R\rexecTimeoutNs\x1a6\n" +
+	"\x0fexec_timeout_ns\x18\x17 \x01(\x03R\rexecTimeoutNs\x12\x16\n" +
+	"\x06repair\x18\x18 \x01(\tR\x06repair\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +
@@ -4507,7 +4532,7 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\x04vnet\x18\x02 \x01(\v2\x10.trellis.v1.VNetR\x04vnet\x12,\n" +
 	"\x05nodes\x18\x03 \x03(\v2\x16.trellis.v1.NodeStatusR\x05nodes\x12,\n" +
 	"\x05links\x18\x04 \x03(\v2\x16.trellis.v1.LinkStatusR\x05links\x12\x1a\n" +
-	"\bmessages\x18\x05 \x03(\tR\bmessages\"\x9e\x02\n" +
+	"\bmessages\x18\x05 \x03(\tR\bmessages\"\xb8\x02\n" +
 	"\n" +
 	"NodeStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
@@ -4521,7 +4546,8 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\bservices\x18\b \x03(\v2\x19.trellis.v1.ServiceStatusR\bservices\x12\x18\n" +
 	"\amessage\x18\t \x01(\tR\amessage\x12\x1a\n" +
 	"\bfastpath\x18\n" +
-	" \x01(\tR\bfastpath\"{\n" +
+	" \x01(\tR\bfastpath\x12\x18\n" +
+	"\arepairs\x18\v \x01(\x05R\arepairs\"{\n" +
 	"\rServiceStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x10\n" +
@@ -4549,7 +4575,7 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\x0fdrops_by_reason\x18\b \x03(\v2%.trellis.v1.Tunnel.DropsByReasonEntryR\rdropsByReason\x1a@\n" +
 	"\x12DropsByReasonEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\xde\x05\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\xf4\x05\n" +
 	"\n" +
 	"PortStatus\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1c\n" +
@@ -4570,7 +4596,8 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\x0fdrops_by_reason\x18\r \x03(\v2).trellis.v1.PortStatus.DropsByReasonEntryR\rdropsByReason\x12\x12\n" +
 	"\x04host\x18\x0e \x01(\tR\x04host\x12&\n" +
 	"\x05paths\x18\x0f \x03(\v2\x10.trellis.v1.PathR\x05paths\x12Q\n" +
-	"\x0fstack_by_reason\x18\x10 \x03(\v2).trellis.v1.PortStatus.StackByReasonEntryR\rstackByReason\x1a@\n" +
+	"\x0fstack_by_reason\x18\x10 \x03(\v2).trellis.v1.PortStatus.StackByReasonEntryR\rstackByReason\x12\x14\n" +
+	"\x05fault\x18\x11 \x01(\tR\x05fault\x1a@\n" +
 	"\x12DropsByReasonEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\x1a@\n" +

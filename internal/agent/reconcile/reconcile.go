@@ -68,6 +68,8 @@ type Interface struct {
 	MTU   int
 	Up    bool
 	Addrs []netip.Prefix // sorted; those that Trellis placed
+	// Enslaved: the tenant has put it into a bridge, bond or VRF of its own.
+	Enslaved bool
 }
 
 // Device is a network device of the VNet in the root context.

@@ -44,13 +44,17 @@ type Table struct {
 	monitor *rtnl.Monitor
 	ended   chan struct{}
 
-	mu     sync.Mutex
-	conn   *rtnl.Conn
-	stale  bool // notifications were lost
-	links  map[int]*entry
-	names  map[string]int                 // interface index by name
-	owned  map[string]map[int]struct{}    // interface indexes by VNet
-	groups map[uint32]map[string]struct{} // see GroupShared; VNets are never taken out while they own devices
+	mu    sync.Mutex
+	conn  *rtnl.Conn
+	stale bool // notifications were lost
+	links map[int]*entry
+	names map[string]int              // interface index by name
+	owned map[string]map[int]struct{} // interface indexes by VNet
+	// changed are the VNets of which a port has gone, or has got or lost its carrier,
+	// since TakeChanged; ports tells that there are any.
+	changed map[string]struct{}
+	ports   chan struct{}
+	groups  map[uint32]map[string]struct{} // see GroupShared; VNets are never taken out while they own devices
 }
 
 // entry is a device as the table keeps it.
@@ -64,7 +68,7 @@ type entry struct {
 // Open reads the devices of the calling thread's network namespace, and follows
 // them from then on.
 func Open(instance string) (_ *Table, err error) {
-	t := &Table{prefix: "trellis:" + instance + ":", ended: make(chan struct{})}
+	t := &Table{prefix: "trellis:" + instance + ":", ended: make(chan struct{}), changed: map[string]struct{}{}, ports: make(chan struct{}, 1)}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("watch the machine's devices: %w", err)
@@ -152,6 +156,9 @@ func (t *Table) read() error {
 		}
 	}
 	t.stale = false
+	for _, e := range t.links { // of what was lost, nobody knows what it was about
+		t.portChanged(e)
+	}
 	return nil
 }
 
@@ -197,6 +204,9 @@ func (t *Table) put(l *rtnl.Link) {
 		if old.vnet != e.vnet {
 			t.disown(old)
 		}
+		if old.Carrier != e.Carrier {
+			t.portChanged(e)
+		}
 	}
 	t.links[l.Index] = e
 	t.names[e.Device] = l.Index
@@ -219,11 +229,40 @@ func (t *Table) drop(index int) {
 	if e == nil {
 		return
 	}
+	t.portChanged(e)
 	delete(t.links, index)
 	if t.names[e.Device] == index {
 		delete(t.names, e.Device)
 	}
 	t.disown(e)
+}
+
+// portChanged notes that something has happened to a port.
+func (t *Table) portChanged(e *entry) {
+	if e.vnet == "" || e.Kind != port.KindPort {
+		return
+	}
+	t.changed[e.vnet] = struct{}{}
+	select {
+	case t.ports <- struct{}{}:
+	default:
+	}
+}
+
+// PortsChanged gives a channel that tells that a port has gone, or has got or lost
+// its carrier.
+func (t *Table) PortsChanged() <-chan struct{} { return t.ports }
+
+// TakeChanged gives the VNets of such ports, each once.
+func (t *Table) TakeChanged() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	vnets := make([]string, 0, len(t.changed))
+	for v := range t.changed {
+		vnets = append(vnets, v)
+	}
+	clear(t.changed)
+	return vnets
 }
 
 func (t *Table) disown(e *entry) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"trellis/internal/substrate/bridge"
 	"trellis/internal/substrate/links"
@@ -167,5 +168,44 @@ func TestTableOfAForeignAlias(t *testing.T) {
 	nstest.Sh(t, "ip link del dev dy")
 	if index, err := table.Indexes("dy"); err != nil || index["dy"] != 0 {
 		t.Errorf("gone, it is at %v, %v", index, err)
+	}
+}
+
+// TestTableTellsOfPorts has a node take its interface down and up, and delete it.
+func TestTableTellsOfPorts(t *testing.T) {
+	nstest.Root(t)
+	table := open(t)
+	n := nstest.NewNode(t)
+	s := nstest.Spec(n, "eth1")
+	s.Alias = "trellis:test:net/a:eth1"
+	if err := port.Create([]port.Spec{s}); err != nil {
+		t.Fatal(err)
+	}
+	if err := table.Refresh(s.Device); err != nil {
+		t.Fatal(err)
+	}
+	if err := port.SetUp(map[string]bool{s.Device: true}); err != nil {
+		t.Fatal(err)
+	}
+	told := func(what string, holds func(map[string]links.Device) bool) {
+		t.Helper()
+		deadline := time.After(20 * time.Second)
+		for changed := false; !changed || !holds(of(t, table)); {
+			select {
+			case <-table.PortsChanged():
+				changed = slices.Equal(table.TakeChanged(), []string{"net"}) || changed
+			case <-deadline:
+				t.Fatalf("%s: not told", what)
+			}
+		}
+	}
+	n.Must(t, "ip link set eth1 up")
+	told("up", func(d map[string]links.Device) bool { return d[s.Device].Carrier })
+	n.Must(t, "ip link set eth1 down")
+	told("down", func(d map[string]links.Device) bool { return !d[s.Device].Carrier })
+	n.Must(t, "ip link del eth1")
+	told("deleted", func(d map[string]links.Device) bool { return len(d) == 0 })
+	if left := table.TakeChanged(); len(left) > 0 {
+		t.Errorf("told again of %v", left)
 	}
 }

@@ -26,7 +26,9 @@ type Interface struct {
 	MAC   vnet.MAC
 	MTU   int // of the IP packet, bytes
 	Up    bool
-	Addrs []netip.Prefix // sorted; those that Trellis placed
+	// Enslaved, as read: it is a port of a bridge, bond or VRF of the tenant's.
+	Enslaved bool
+	Addrs    []netip.Prefix // sorted; those that Trellis placed
 }
 
 // Interior is the inside of a node, as far as Trellis sets it.
@@ -123,7 +125,7 @@ func (i *inside) interior() Interior {
 			in.Loopbacks = addrs
 			continue
 		}
-		in.Interfaces = append(in.Interfaces, Interface{Name: l.Name, Index: l.Index, MAC: l.MAC, MTU: l.MTU, Up: l.Up(), Addrs: addrs})
+		in.Interfaces = append(in.Interfaces, Interface{Name: l.Name, Index: l.Index, MAC: l.MAC, MTU: l.MTU, Up: l.Up(), Enslaved: l.Master != 0, Addrs: addrs})
 	}
 	slices.SortFunc(in.Interfaces, func(a, b Interface) int { return cmp.Compare(a.Name, b.Name) })
 	return in
