@@ -134,7 +134,7 @@ func (e *events) forget(id ID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.skipped, id)
-	delete(e.oom.members[e.oom.bucket(id)], id)
+	e.forgetOOM(id)
 }
 
 // unwatched lists the containers whose status files have no watch.
@@ -217,6 +217,7 @@ func (e *events) readChanges(ending, changed, saved func(ID)) {
 			case mask&unix.IN_IGNORED != 0: // the file is gone
 				delete(e.files, wd)
 				delete(e.dirs, wd)
+				delete(e.oom.watches, e.oom.files[wd])
 				delete(e.oom.files, wd)
 			case ok && mask&unix.IN_CLOSE_WRITE != 0:
 				closed[id] = true

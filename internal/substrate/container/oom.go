@@ -25,17 +25,18 @@ const (
 )
 
 // oomWatch is the part of events about the want of memory. It is of the goroutine of
-// events alone, but for members and files, which are under events.mu.
+// events alone, but for members, files and watches, which are under events.mu.
 type oomWatch struct {
 	fds     [oomBuckets]int // eventfds
 	members [oomBuckets]map[ID]bool
 	files   map[int32]ID // memory.events, by inotify watch
+	watches map[ID]int32 // the same by node
 	pending map[ID]int   // nodes to look at, and how often yet
 	looked  time.Time    // when they were
 }
 
 func newOOMWatch() (*oomWatch, error) {
-	w := &oomWatch{files: map[int32]ID{}, pending: map[ID]int{}}
+	w := &oomWatch{files: map[int32]ID{}, watches: map[ID]int32{}, pending: map[ID]int{}}
 	for i := range w.fds {
 		w.fds[i], w.members[i] = -1, map[ID]bool{}
 	}
@@ -124,9 +125,20 @@ func (r *Runtime) watchOOM(id ID) error {
 	}
 	// Without a watch, for want of any, the end is seen when it comes.
 	if wd, err := unix.InotifyAddWatch(e.inotify, file, unix.IN_MODIFY); err == nil {
-		e.oom.files[int32(wd)] = id
+		e.oom.files[int32(wd)], e.oom.watches[id] = id, int32(wd)
 	}
 	return nil
+}
+
+// forgetOOM ends the watch of a node's memory. The caller holds mu.
+func (e *events) forgetOOM(id ID) {
+	delete(e.oom.members[e.oom.bucket(id)], id)
+	if wd, ok := e.oom.watches[id]; ok {
+		// Not every kernel ends it with the cgroup; where it has, this fails.
+		_, _ = unix.InotifyRmWatch(e.inotify, uint32(wd))
+		delete(e.oom.files, wd)
+		delete(e.oom.watches, id)
+	}
 }
 
 // onOOM is called by the goroutine of events: it looks whether a node's PID 1 has been
