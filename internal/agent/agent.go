@@ -20,6 +20,7 @@ import (
 	"trellis/internal/store"
 	"trellis/internal/substrate/container"
 	"trellis/internal/substrate/dataplane"
+	"trellis/internal/substrate/image"
 	"trellis/internal/substrate/links"
 	"trellis/internal/substrate/netns"
 )
@@ -43,6 +44,7 @@ type Config struct {
 	RunDir   string // volatile state
 	StateDir string // durable state
 	Runtime  string // OCI runtime; see container.Config
+	Images   Images // which images nodes may have
 	Store    Store
 	Log      *slog.Logger
 	// Uplinks are the underlay interfaces; none: links stay on this machine.
@@ -53,6 +55,9 @@ type Config struct {
 	KeepFile         string
 	Adopt, RemoveAll bool
 }
+
+// Images says which images nodes may have, and what these may take.
+type Images = image.Policy
 
 // Agent is the reconciler of one substrate node.
 type Agent struct {
@@ -90,7 +95,7 @@ func New(cfg Config) (*Agent, error) {
 		converge: (*worker).converge,
 	}
 	containers, err := container.New(container.Config{
-		Instance: cfg.Instance, RunDir: cfg.RunDir, StateDir: cfg.StateDir, Runtime: cfg.Runtime, Changed: a.nodeChanged, Log: cfg.Log,
+		Instance: cfg.Instance, RunDir: cfg.RunDir, StateDir: cfg.StateDir, Runtime: cfg.Runtime, Images: cfg.Images, Changed: a.nodeChanged, Log: cfg.Log,
 	})
 	if err != nil {
 		return nil, err

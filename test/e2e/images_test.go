@@ -40,6 +40,19 @@ func busybox(t *testing.T) []byte {
 // applets are the names that busybox goes by in the images.
 var applets = []string{"sh", "cat", "echo", "ls", "ip", "ping", "sleep", "id", "touch", "hostname", "env"}
 
+// publicDir makes a directory that everybody may read, as images must be where the
+// service's configuration names no directories.
+func publicDir(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, d := range []string{dir, filepath.Dir(dir)} {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
 // rootDirectory makes a root file system below dir.
 func rootDirectory(t *testing.T, dir string, program []byte, release string) {
 	t.Helper()
@@ -140,10 +153,7 @@ func TestImages(t *testing.T) {
 	testenv.NeedRoot(t, "makes network namespaces")
 	program := busybox(t)
 	s := testenv.StartService(t, testenv.Options{})
-	top := t.TempDir()
-	if err := os.Chmod(top, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	top := publicDir(t)
 	dir, packed, oci := filepath.Join(top, "root"), filepath.Join(top, "root.tar"), filepath.Join(top, "oci")
 	rootDirectory(t, dir, program, "first")
 	if err := os.WriteFile(packed, archive(t, dir), 0o644); err != nil {
@@ -223,10 +233,7 @@ func TestAnImageWithoutTheDaemon(t *testing.T) {
 	needFRR(t)
 	program := busybox(t)
 	s := testenv.StartService(t, testenv.Options{})
-	top := t.TempDir()
-	if err := os.Chmod(top, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	top := publicDir(t)
 	rootDirectory(t, top, program, "bare")
 	file := write(t, "bare.yaml", fmt.Sprintf(`name: bare
 routing: {protocol: ospf, timers: fast}

@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"time"
 
+	"trellis/internal/substrate/image"
 	"trellis/internal/vnet"
 )
 
@@ -29,6 +30,7 @@ type Config struct {
 	// Runtime is "", "crun", "runc" or an absolute path of either. Empty means
 	// crun, and runc where there is no crun.
 	Runtime string
+	Images  image.Policy // which images nodes may have
 	// Changed, where it is set, is called when a node's PID 1 has ended and when its
 	// init reports something new of its services; always from the same goroutine,
 	// which it must not keep waiting.

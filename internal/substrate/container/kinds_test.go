@@ -2,10 +2,12 @@ package container
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
 
+	"trellis/internal/substrate/image"
 	"trellis/internal/vnet"
 )
 
@@ -16,7 +18,7 @@ func eachRuntime(t *testing.T, f func(*testing.T, *Runtime)) {
 			if _, err := exec.LookPath(name); err != nil {
 				t.Skipf("needs %s: apt-get install %s", name, name)
 			}
-			f(t, newRuntime(t, Config{Runtime: name, RunDir: t.TempDir(), StateDir: t.TempDir(), Instance: instance(t)}))
+			f(t, newRuntime(t, Config{Runtime: name, RunDir: t.TempDir(), StateDir: t.TempDir(), Instance: instance(t), Images: image.Policy{Directories: []string{os.TempDir()}}}))
 		})
 	}
 }

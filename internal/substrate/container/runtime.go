@@ -58,10 +58,6 @@ func New(cfg Config) (*Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
-	images, err := image.NewCache(filepath.Join(cfg.StateDir, "images"))
-	if err != nil {
-		return nil, err
-	}
 	for _, d := range []string{cfg.RunDir, filepath.Join(cfg.RunDir, "nodes"), filepath.Join(cfg.RunDir, "oci"), filepath.Join(cfg.RunDir, hostsDir)} {
 		if err := os.MkdirAll(d, 0o711); err != nil {
 			return nil, fmt.Errorf("make the run directory: %w", err)
@@ -73,7 +69,13 @@ func New(cfg Config) (*Runtime, error) {
 	if err := raiseFileLimit(); err != nil {
 		return nil, err
 	}
-	r := &Runtime{cfg: cfg, oci: oci, cgroups: cgroups, images: images}
+	r := &Runtime{cfg: cfg, oci: oci, cgroups: cgroups}
+	r.images, err = image.OpenCache(image.Options{
+		Dir: filepath.Join(cfg.StateDir, "images"), Policy: cfg.Images, Private: []string{cfg.StateDir, cfg.RunDir}, InUse: r.imagesInUse,
+	})
+	if err != nil {
+		return nil, err
+	}
 	if r.gate, err = newGate(); err != nil {
 		return nil, err
 	}
@@ -83,6 +85,9 @@ func New(cfg Config) (*Runtime, error) {
 	go r.events.run(r.onOOM, r.onEnding, r.onExit, r.onStatus, r.savedChanged)
 	if err := r.loadIndex(); err != nil {
 		return nil, errors.Join(fmt.Errorf("look for the nodes that run: %w", err), r.Close())
+	}
+	if err := r.images.Trim(); err != nil {
+		return nil, errors.Join(fmt.Errorf("tidy the image cache: %w", err), r.Close())
 	}
 	r.hosts.content = map[string][]byte{}
 	if err := r.sweepHosts(); err != nil {
@@ -228,14 +233,47 @@ const hostImage = "host"
 // tar archive of one (.tar, .tar.gz, .tgz, .tar.zst), an OCI layout (directory
 // or archive), or a reference to a registry (docker.io where it names none).
 func (r *Runtime) Prepare(ctx context.Context, ref string) error {
-	_, err := r.resolve(ctx, ref)
+	img, err := r.resolve(ctx, ref)
+	r.images.Release(img)
 	return err
 }
 
-// resolve returns nil for the host image.
+// resolve returns nil for the host image. Others are to be released.
 func (r *Runtime) resolve(ctx context.Context, ref string) (*image.Image, error) {
 	if ref == hostImage || ref == "" {
 		return nil, nil
 	}
 	return r.images.Get(ctx, ref)
+}
+
+// imageName is what a record says of a node's image: its key in the cache, or that
+// it has none. Records of earlier builds say nothing.
+func imageName(img *image.Image) string {
+	switch {
+	case img == nil:
+		return hostImage
+	case img.Key == "":
+		return "directory"
+	}
+	return img.Key
+}
+
+// imagesInUse gives the keys of the images of all nodes; all: there are some of
+// which it is not known.
+func (r *Runtime) imagesInUse() (keys map[string]bool, all bool) {
+	keys = map[string]bool{}
+	r.index.mu.RLock()
+	defer r.index.mu.RUnlock()
+	for _, nodes := range r.index.vnets {
+		for _, e := range nodes {
+			if e.record == nil { // it has not begun, and holds what it is to have
+				continue
+			}
+			if e.record.Image == "" {
+				all = true
+			}
+			keys[e.record.Image] = true
+		}
+	}
+	return keys, all
 }

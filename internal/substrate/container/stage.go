@@ -183,15 +183,29 @@ func fillStage(hosts string) error {
 // ids 0 to 65,535 shifted by base (mount_setattr(2), id-mapped mounts). To be
 // called in a job.
 func (s *stage) mountShifted(dir, at string, base uint32) error {
-	ns, err := s.userNamespace(base)
-	if err != nil {
-		return err
-	}
 	tree, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
 		return fmt.Errorf("open %s: %w", dir, err)
 	}
+	return s.mountTree(tree, dir, at, base)
+}
+
+// mountOpen is mountShifted of a directory that is open, in the stage's namespace.
+func (s *stage) mountOpen(fd int, dir, at string, base uint32) error {
+	tree, err := unix.OpenTree(fd, "", unix.AT_EMPTY_PATH|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", dir, err)
+	}
+	return s.mountTree(tree, dir, at, base)
+}
+
+// mountTree mounts a detached tree, which it closes; dir is where it comes from.
+func (s *stage) mountTree(tree int, dir, at string, base uint32) error {
 	defer unix.Close(tree)
+	ns, err := s.userNamespace(base)
+	if err != nil {
+		return err
+	}
 	attr := unix.MountAttr{
 		Attr_set:    unix.MOUNT_ATTR_IDMAP | unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID,
 		Userns_fd:   uint64(ns.Fd()),

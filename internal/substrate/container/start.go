@@ -53,6 +53,7 @@ func (r *Runtime) start(ctx context.Context, s Spec) (*Held, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer r.images.Release(img) // by then the record holds it
 	unlock, err := r.locks.Lock(ctx, s.ID)
 	if err != nil {
 		return nil, err
@@ -141,7 +142,7 @@ func (r *Runtime) build(ctx context.Context, s *Spec, img *image.Image) (*Held, 
 	s.Files = files
 	env := environment(s, img)
 	c := &record{
-		ID: s.ID, Boot: boot, IDBase: s.IDBase, Created: time.Now(), Limits: s.Limits, Fingerprint: s.Fingerprint,
+		ID: s.ID, Boot: boot, IDBase: s.IDBase, Created: time.Now(), Limits: s.Limits, Fingerprint: s.Fingerprint, Image: imageName(img),
 		Services: s.Services, Env: env, Command: imageCommand(s, img, env), Saved: bases,
 	}
 	if err := r.save(c); err != nil {
@@ -311,14 +312,10 @@ func (r *Runtime) mountRoot(at string, s *Spec, c *record, img *image.Image) err
 	if err := os.Chown(upper, int(s.IDBase), int(s.IDBase)); err != nil {
 		return err
 	}
-	lower := inStage("host")
-	if img != nil {
-		lower = img.Dir
-	}
 	if err := r.stage.mountShifted(inStage("base"), base, s.IDBase); err != nil {
 		return err
 	}
-	if err := r.stage.mountShifted(lower, image, s.IDBase); err != nil {
+	if err := r.mountImage(img, image, s.IDBase); err != nil {
 		return err
 	}
 	layers := fmt.Sprintf("lowerdir=%s:%s,upperdir=%s,workdir=%s", base, image, upper, work)
@@ -326,6 +323,31 @@ func (r *Runtime) mountRoot(at string, s *Spec, c *record, img *image.Image) err
 		return fmt.Errorf("mount the node's file system over its image: %w", err)
 	}
 	return nil
+}
+
+// mountImage mounts the layer of the image; nil: of the machine's own programs.
+func (r *Runtime) mountImage(img *image.Image, at string, base uint32) error {
+	switch {
+	case img == nil:
+		return r.stage.mountShifted(inStage("host"), at, base)
+	case img.Key != "":
+		return r.stage.mountShifted(img.Dir, at, base)
+	}
+	// A directory that was looked at must not have been replaced since.
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
+	fd, err := unix.Openat2(unix.AT_FDCWD, img.Dir, &how)
+	if err != nil {
+		return fmt.Errorf("open the image %s: %w", img.Dir, err)
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Dev != img.Device || st.Ino != img.Inode {
+		return fmt.Errorf("the image %s is another directory than it was a moment ago; try again", img.Dir)
+	}
+	return r.stage.mountOpen(fd, img.Dir, at, base)
 }
 
 // populate writes what the specification places in the node.

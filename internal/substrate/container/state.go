@@ -36,6 +36,7 @@ type record struct {
 	Created     time.Time
 	Limits      Limits
 	Fingerprint string
+	Image       string   // see imageName
 	Command     *command `json:",omitempty"` // of the image
 	Services    []Service
 	// Generations counts restarts that were asked for, by service name.

@@ -61,7 +61,8 @@ func archive(t *testing.T, entries ...entry) []byte {
 func newCache(t *testing.T) *Cache {
 	t.Helper()
 	testenv.NeedRoot(t, "extracts files of other owners")
-	c, err := NewCache(t.TempDir())
+	// What tests write is the test's alone, so its directory is named.
+	c, err := OpenCache(Options{Dir: t.TempDir(), Policy: Policy{Directories: []string{os.TempDir()}, Registries: []string{"127.0.0.1"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,8 +237,8 @@ func TestLayoutsAndSaved(t *testing.T) {
 func TestBadReferences(t *testing.T) {
 	c := newCache(t)
 	for ref, want := range map[string]string{
-		"/": "machine's own", filepath.Dir(c.dir): "machine's own", t.TempDir(): "not a root file system", "./x": "absolute",
-		"/nowhere.tar": "no such file", "Not A Reference": "neither",
+		"/": "does not lie below", filepath.Dir(c.dir): "machine's own", c.dir: "machine's own", t.TempDir(): "not a root file system", "./x": "absolute",
+		filepath.Join(t.TempDir(), "nowhere.tar"): "no such file", "docker.io/x": "not among", "Not A Reference": "neither",
 	} {
 		if _, err := c.Get(t.Context(), ref); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", ref, err, want)

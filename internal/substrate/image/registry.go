@@ -1,24 +1,22 @@
 package image
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	v1partial "github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
@@ -41,22 +39,58 @@ type repository struct {
 	token  string // that the registry's token server gives to anybody; empty: none is asked for
 }
 
-// openRepository opens the repository of a reference for one pull.
-func openRepository(ctx context.Context, of name.Repository) *repository {
+// openRepository opens the repository of a reference for one pull. Without trust,
+// only public addresses are connected to, whatever names and redirections say: what
+// the machine's own networks offer is not for tenants to ask.
+func openRepository(ctx context.Context, of name.Repository, trusted bool) *repository {
+	dialer := &net.Dialer{Timeout: 10 * time.Second}
+	guarded := &net.Dialer{Timeout: 10 * time.Second, ControlContext: publicOnly}
+	var proxies sync.Map // addresses, as they are dialed
 	return &repository{ctx: ctx, name: of, client: &http.Client{Transport: &http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
+		Proxy: func(req *http.Request) (*url.URL, error) {
+			u, err := http.ProxyFromEnvironment(req)
+			if u != nil {
+				proxies.Store(u.Host, true)
+			}
+			return u, err
+		},
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			host, _, _ := net.SplitHostPort(address)
+			_, proxy := proxies.Load(address)
+			if _, portless := proxies.Load(host); trusted || proxy || portless {
+				return dialer.DialContext(ctx, network, address)
+			}
+			return guarded.DialContext(ctx, network, address)
+		},
 		TLSHandshakeTimeout:   10 * time.Second,
 		ResponseHeaderTimeout: 30 * time.Second,
 		ForceAttemptHTTP2:     true,
 	}}}
 }
 
+// errPrivate says that a name leads where only registries may be that the
+// configuration names.
+var errPrivate = errors.New("it is on a private network; name the registry in images: {registries: […]} in the service's configuration")
+
+// publicOnly refuses to connect to addresses that are not public.
+func publicOnly(_ context.Context, _, address string, _ syscall.RawConn) error {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return err
+	}
+	if a := at.Addr().Unmap(); !a.IsGlobalUnicast() || a.IsPrivate() || sharedSpace.Contains(a) {
+		return fmt.Errorf("%s: %w", a, errPrivate)
+	}
+	return nil
+}
+
+var sharedSpace = netip.MustParsePrefix("100.64.0.0/10") // RFC 6598
+
 // close lets connections go. What is being read ends.
 func (r *repository) close() { r.client.CloseIdleConnections() }
 
-// image finds the image of a tag or digest, for this machine.
-func (r *repository) image(ref name.Reference) (v1.Image, error) {
+// image finds the manifest of a tag or digest, for this machine.
+func (r *repository) image(ref name.Reference) (*v1.Manifest, error) {
 	text, kind, err := r.manifest(ref.Identifier())
 	if err != nil {
 		return nil, err
@@ -70,22 +104,22 @@ func (r *repository) image(ref name.Reference) (v1.Image, error) {
 		if len(found) == 0 {
 			return nil, fmt.Errorf("it holds no image for %s", platform)
 		}
-		if depth > 3 {
-			return nil, errors.New("image indexes that hold image indexes, more than three deep")
+		if depth > maxDepth {
+			return nil, errDepth
 		}
 		// Several are variants of the processor, the plain one first.
-		if text, kind, err = r.manifest(found[0].Digest.String()); err != nil {
+		d := found[0]
+		if text, kind, err = r.manifest(d.Digest.String()); err != nil {
 			return nil, err
+		}
+		if d.Size != int64(len(text)) {
+			return nil, wrongSize(d, int64(len(text)))
 		}
 	}
 	if !kind.IsImage() {
 		return nil, fmt.Errorf("it is a %q, and no image", kind)
 	}
-	manifest, err := v1.ParseManifest(bytes.NewReader(text))
-	if err != nil {
-		return nil, fmt.Errorf("read the image's manifest: %w", err)
-	}
-	return v1partial.CompressedToImage(&remoteImage{r, text, kind, manifest})
+	return parseManifest(text)
 }
 
 // manifest gets a manifest or an index by tag or digest. A digest must fit.
@@ -103,8 +137,8 @@ func (r *repository) manifest(id string) ([]byte, types.MediaType, error) {
 		return nil, "", fmt.Errorf("read the manifest %s: %w", id, err)
 	}
 	if want, err := v1.NewHash(id); err == nil {
-		if sum := sha256.Sum256(text); want.Algorithm != "sha256" || want.Hex != hex.EncodeToString(sum[:]) {
-			return nil, "", fmt.Errorf("the registry sent something else than the manifest %s", id)
+		if err := compare(v1.Descriptor{Digest: want, Size: int64(len(text))}, text); err != nil {
+			return nil, "", err
 		}
 	}
 	kind, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
@@ -120,41 +154,14 @@ func readAll(body io.ReadCloser) ([]byte, error) {
 	return text, err
 }
 
-// blob gets a layer or a configuration. Reading it to its end fails where its
-// digest or its size is another than the descriptor's.
-func (r *repository) blob(d v1.Descriptor) (io.ReadCloser, error) {
-	if d.Digest.Algorithm != "sha256" {
-		return nil, fmt.Errorf("the digest %s: only sha256 is supported", d.Digest)
-	}
+// open gets a layer or a configuration.
+func (r *repository) open(d v1.Descriptor) (io.ReadCloser, error) {
 	resp, err := r.get("blobs/"+d.Digest.String(), "")
 	if err != nil {
 		return nil, err
 	}
-	return &verified{body: resp.Body, sum: sha256.New(), want: d}, nil
+	return resp.Body, nil
 }
-
-// verified is a blob that is compared with its descriptor while it is read.
-type verified struct {
-	body io.ReadCloser
-	sum  hash.Hash
-	read int64
-	want v1.Descriptor
-}
-
-func (v *verified) Read(b []byte) (int, error) {
-	n, err := v.body.Read(b)
-	v.sum.Write(b[:n])
-	v.read += int64(n)
-	switch {
-	case v.read > v.want.Size, errors.Is(err, io.EOF) && v.read != v.want.Size:
-		return n, fmt.Errorf("the registry sent another number of bytes than the %d of %s", v.want.Size, v.want.Digest)
-	case errors.Is(err, io.EOF) && hex.EncodeToString(v.sum.Sum(nil)) != v.want.Digest.Hex:
-		return n, fmt.Errorf("the registry sent something else than %s", v.want.Digest)
-	}
-	return n, err
-}
-
-func (v *verified) Close() error { return v.body.Close() }
 
 // get asks for a path of the repository. Where the registry wants a token, one
 // is fetched first, as anybody may.
@@ -179,7 +186,7 @@ func (r *repository) get(path, accept string) (*http.Response, error) {
 			passing = resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests
 			err = refusal(resp)
 		}
-		if !passing || try == registryTries || r.ctx.Err() != nil {
+		if !passing || errors.Is(err, errPrivate) || try == registryTries || r.ctx.Err() != nil {
 			return nil, err
 		}
 		select {
@@ -292,42 +299,3 @@ func challengeFields(s string) map[string]string {
 	}
 	return fields
 }
-
-// remoteImage is an image in a registry; v1partial makes a v1.Image of it.
-type remoteImage struct {
-	repository *repository
-	text       []byte // of the manifest
-	kind       types.MediaType
-	manifest   *v1.Manifest
-}
-
-func (i *remoteImage) MediaType() (types.MediaType, error) { return i.kind, nil }
-func (i *remoteImage) RawManifest() ([]byte, error)        { return i.text, nil }
-
-func (i *remoteImage) RawConfigFile() ([]byte, error) {
-	body, err := i.repository.blob(i.manifest.Config)
-	if err != nil {
-		return nil, err
-	}
-	return readAll(body)
-}
-
-func (i *remoteImage) LayerByDigest(h v1.Hash) (v1partial.CompressedLayer, error) {
-	for _, d := range i.manifest.Layers {
-		if d.Digest == h {
-			return &remoteLayer{i.repository, d}, nil
-		}
-	}
-	return nil, fmt.Errorf("the image has no layer %s", h)
-}
-
-// remoteLayer is a layer in a registry.
-type remoteLayer struct {
-	repository *repository
-	descriptor v1.Descriptor
-}
-
-func (l *remoteLayer) Digest() (v1.Hash, error)            { return l.descriptor.Digest, nil }
-func (l *remoteLayer) Size() (int64, error)                { return l.descriptor.Size, nil }
-func (l *remoteLayer) MediaType() (types.MediaType, error) { return l.descriptor.MediaType, nil }
-func (l *remoteLayer) Compressed() (io.ReadCloser, error)  { return l.repository.blob(l.descriptor) }

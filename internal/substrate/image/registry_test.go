@@ -178,7 +178,7 @@ func TestRegistryFaults(t *testing.T) {
 			}
 			fmt.Fprint(w, "{}")
 			return true
-		}, "the registry sent"},
+		}, "is not what it is called: what is there has the digest sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"},
 		"an endless manifest": {func(w http.ResponseWriter, r *http.Request) bool {
 			w.Write(bytes.Repeat([]byte(" "), maxManifest+1))
 			return true
