@@ -50,7 +50,8 @@ type Config struct {
 	StoreListen    string
 	StoreEndpoints []string
 	// TLS are the host's certificates, as absolute paths; zero: none.
-	TLS pki.Files
+	TLS    pki.Files
+	Images Images
 	// Metrics is the host:port of Prometheus' scrapes over HTTP; empty: the unix
 	// socket alone.
 	Metrics string

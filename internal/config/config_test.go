@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"trellis/internal/pki"
 )
@@ -32,6 +33,7 @@ listen: 192.0.2.1:7443
 store: {endpoints: ["https://192.0.2.9:2379", "https://[2001:db8::9]:2379/"]}
 tls: {ca: ca.pem, cert: certs/alpha.pem, key: /etc/alpha-key.pem}
 metrics: :9744
+images: {directories: [/srv/images/], registries: [docker.io, "reg.example:5000"], cache: 20GiB, size: 2GiB, files: 100000, time: 5m}
 `)
 	got, err := Read(path)
 	if err != nil {
@@ -48,6 +50,10 @@ metrics: :9744
 		StoreEndpoints: []string{"https://192.0.2.9:2379", "https://[2001:db8::9]:2379"},
 		TLS:            pki.Files{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "certs/alpha.pem"), Key: "/etc/alpha-key.pem"},
 		Metrics:        ":9744",
+		Images: Images{
+			Directories: []string{"/srv/images"}, Registries: []string{"docker.io", "reg.example:5000"},
+			Cache: 20 << 30, Size: 2 << 30, Files: 100000, Time: 5 * time.Minute,
+		},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("read %+v\nwant %+v", got, want)
@@ -107,6 +113,18 @@ func TestMistakesAreNamed(t *testing.T) {
 		{"host: [alpha\n", "not valid YAML"},
 		{"- alpha\n", ":1: the configuration must be a mapping, not a list"},
 		{"host: alpha\n---\nhost: beta\n", "second document"},
+		{"images: {directory: /srv}\n", `unknown key "directory" in images; did you mean "directories"?`},
+		{"images: {directories: [images]}\n", `"images" is no absolute path`},
+		{"images: {directories: [/srv/..]}\n", "/ is the machine itself"},
+		{"images: {registries: [docker.io/library]}\n", `"docker.io/library" is no registry; write HOST or HOST:PORT`},
+		{"images: {registries: ['https://docker.io']}\n", "is no registry"},
+		{"images: {size: 0}\n", "images.size"},
+		{"images: {cache: 1KiB}\n", "at least 1MiB"},
+		{"images: {cache: 1GiB, size: 2GiB}\n", "images.size is larger than images.cache"},
+		{"images: {files: 0}\n", "images.files"},
+		{"images: {time: 5}\n", "like 10m"},
+		{"images:\n  time: -5m\n", ":2: images.time"},
+		{"roles: [vnp, pip]\nimages: {size: 1GiB}\n", ":2: images are the agent's"},
 		{"host: &a alpha\nmetrics: *a\n", `metrics: "alpha" is no address`},
 	} {
 		path := write(t, c.text)
@@ -118,6 +136,17 @@ func TestMistakesAreNamed(t *testing.T) {
 		if !strings.HasPrefix(err.Error(), path+":") {
 			t.Errorf("%v does not begin with file and line", err)
 		}
+	}
+}
+
+// TestNoneIsNotUnsaid: an empty list allows nothing, and is not as if it were not there.
+func TestNoneIsNotUnsaid(t *testing.T) {
+	c, err := Read(write(t, "images: {directories: [], registries: []}\n"))
+	if err != nil || c.Images.Directories == nil || c.Images.Registries == nil {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if c := Alone(); c.Images.Directories != nil || c.Images.Registries != nil {
+		t.Errorf("%+v", c.Images)
 	}
 }
 

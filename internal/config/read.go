@@ -72,7 +72,7 @@ func parse(file, dir string, text []byte) (*Config, error) {
 			"host": r.host, "roles": r.roles, "uplinks": r.uplinks, "capacity": r.capacity,
 			"listen":  func(n *yaml.Node) { r.c.Listen = r.address(n, "listen", true) },
 			"metrics": func(n *yaml.Node) { r.c.Metrics = r.address(n, "metrics", false) },
-			"store":   r.store, "tls": r.tls,
+			"store":   r.store, "tls": r.tls, "images": r.images,
 		})
 	}
 	if len(r.c.Roles) == 0 {
@@ -345,6 +345,8 @@ func (r *reader) together() {
 		at("uplinks", "uplinks are the agent's, and roles leaves the agent out; leave one of them out")
 	case !c.Has(Agent) && c.Listen != "":
 		at("listen", "listen is the agent's, and roles leaves the agent out; leave one of them out")
+	case !c.Has(Agent) && r.lines["images"] != 0:
+		at("images", "images are the agent's, and roles leaves the agent out; leave one of them out")
 	case c.Listen != "" && !shared:
 		at("listen", "listen is for hosts that share a store; write store: {listen: HOST:PORT} here, and store: {endpoints: […]} there")
 	case shared && c.Has(Agent) && c.Listen == "":

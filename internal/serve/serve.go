@@ -221,7 +221,7 @@ func (s *service) startAgent() (err error) {
 	c := s.config
 	s.agent, err = c.newAgent(agent.Config{
 		Host: s.host, Instance: c.Instance, RunDir: c.RunDir, StateDir: c.StateDir,
-		Runtime: c.Runtime, Store: s.store, Log: s.log, Uplinks: c.uplinks(),
+		Runtime: c.Runtime, Images: agent.Images(c.Settings.Images), Store: s.store, Log: s.log, Uplinks: c.uplinks(),
 		KeepFile: c.keepFile(), Adopt: c.foreign() == adoptForeign, RemoveAll: c.foreign() == purgeForeign,
 	})
 	if err != nil {

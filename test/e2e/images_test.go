@@ -6,6 +6,7 @@ import (
 	"debug/elf"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -174,6 +175,9 @@ nodes:
 links: [[dir, packed], [packed, oci]]
 `, dir, packed, oci)
 	file := write(t, "im.yaml", text)
+	if out, err := exec.Command("chmod", "-R", "a+rX", oci).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
 	s.Must("up", file, "--timeout", "30s")
 	s.Must("ping", "im")
 	in := func(node, command string) string {

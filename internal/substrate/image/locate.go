@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -36,7 +37,7 @@ func (c *Cache) locate(ref string) (*located, error) {
 			return err
 		})
 		if errors.Is(err, fs.ErrPermission) {
-			return nil, fmt.Errorf("not everybody on this machine may read it; name its directory in images: {directories: [%s]} in the service's configuration", filepath.Dir(ref))
+			return nil, notPublic("it", filepath.Dir(ref))
 		}
 	} else {
 		at.file, err = c.openBelow(ref)
@@ -52,6 +53,11 @@ func (c *Cache) locate(ref string) (*located, error) {
 		return nil, errors.Join(err, at.file.Close())
 	}
 	return at, nil
+}
+
+// notPublic refuses what not everybody may read.
+func notPublic(what, dir string) error {
+	return fmt.Errorf("not everybody on this machine may read %s; if a node may, name its directory in images: {directories: [%s]} in the service's configuration", what, dir)
 }
 
 // openBelow opens a path below a directory that the configuration names. Links on
@@ -120,6 +126,9 @@ func (l *located) open(name string) (f *os.File, err error) {
 		err = asAnybody(do)
 	} else {
 		err = do()
+	}
+	if l.public && errors.Is(err, fs.ErrPermission) {
+		return nil, notPublic(name+" in it", filepath.Dir(l.path))
 	}
 	if err != nil {
 		return nil, err
@@ -190,7 +199,7 @@ func (c *Cache) checkPublic(ctx context.Context, at *located, img *Image) error 
 		}
 	}
 	files := 0
-	err := asAnybody(func() error { return c.walkPublic(ctx, int(at.file.Fd()), ".", &files) })
+	err := asAnybody(func() error { return c.walkPublic(ctx, int(at.file.Fd()), ".", ".", &files) })
 	if err != nil {
 		return err
 	}
@@ -198,17 +207,14 @@ func (c *Cache) checkPublic(ctx context.Context, at *located, img *Image) error 
 	return nil
 }
 
-func (c *Cache) walkPublic(ctx context.Context, parent int, name string, files *int) error {
+func (c *Cache) walkPublic(ctx context.Context, parent int, name, at string, files *int) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	private := func(path string) error {
-		return fmt.Errorf("not everybody on this machine may read %s in it, and the root user of a node could; name its directory in images: {directories: […]} in the service's configuration if that is meant",
-			strings.TrimPrefix(path, "./"))
-	}
+	private := func(base string) error { return notPublic(filepath.Join(at, base)+" in it", "…") }
 	fd, err := unix.Openat(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
-		return private(name)
+		return private("")
 	} else if err != nil {
 		return err
 	}
@@ -222,24 +228,22 @@ func (c *Cache) walkPublic(ctx context.Context, parent int, name string, files *
 			}
 			switch {
 			case e.IsDir():
-				err := c.walkPublic(ctx, fd, e.Name(), files)
-				if err != nil {
+				if err := c.walkPublic(ctx, fd, e.Name(), filepath.Join(at, e.Name()), files); err != nil {
 					return err
 				}
 			case e.Type().IsRegular():
 				err := unix.Faccessat2(fd, e.Name(), unix.R_OK, unix.AT_EACCESS|unix.AT_SYMLINK_NOFOLLOW)
 				if errors.Is(err, unix.EACCES) {
-					return private(filepath.Join(name, e.Name()))
+					return private(e.Name())
 				} else if err != nil && !errors.Is(err, unix.ENOENT) {
 					return err
 				}
 			}
 		}
-		if len(list) == 0 || err != nil {
-			if err != nil && err.Error() != "EOF" {
-				return err
-			}
+		if errors.Is(err, io.EOF) {
 			return nil
+		} else if err != nil {
+			return err
 		}
 	}
 }

@@ -81,7 +81,7 @@ func TestWhatEverybodyMayRead(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		put("open.tar", 0o644):    "",
-		put("private.tar", 0o600): "not everybody on this machine may read it; name its directory in images: {directories: [" + top + "]}",
+		put("private.tar", 0o600): "not everybody on this machine may read it; if a node may, name its directory in images: {directories: [" + top + "]}",
 		open:                      "",
 		symlink(t, open, filepath.Join(top, "link")): "",
 		private: "not everybody on this machine may read etc/shadow in it",
