@@ -10,7 +10,7 @@ import (
 )
 
 func newConvertCommand(env *Env) *cobra.Command {
-	var settings *[]string
+	var settings, allowed *[]string
 	cmd := &cobra.Command{
 		Use:   "convert FILE",
 		Short: "Rewrite a description in another format",
@@ -22,7 +22,7 @@ func newConvertCommand(env *Env) *cobra.Command {
 			"  trellis convert - -o yaml < Kdl.graphml"),
 		Args: exactly("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			v, err := env.load(args[0], format.Options{Set: *settings})
+			v, err := env.load(args[0], format.Options{Set: *settings, AllowPaths: *allowed})
 			if err != nil {
 				return err
 			}
@@ -39,5 +39,6 @@ func newConvertCommand(env *Env) *cobra.Command {
 	}
 	choiceFlag(cmd, "the format to write", formatYAML)
 	settings = setFlag(cmd)
+	allowed = allowPathFlag(cmd)
 	return cmd
 }

@@ -63,7 +63,7 @@ func newDownCommand(env *Env) *cobra.Command {
 			again := "trellis down --all"
 			switch {
 			case file != "":
-				v, err := env.load(file)
+				v, err := env.load(file, anyPath)
 				if err != nil {
 					return err
 				}

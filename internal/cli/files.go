@@ -56,6 +56,18 @@ func setFlag(cmd *cobra.Command) *[]string {
 	return cmd.Flags().StringArray("set", nil, "override `KEY=VALUE` of the file, any key of the native format, as routing.protocol=static; repeatable")
 }
 
+// allowPathFlag adds --allow-path, which lets descriptions refer to files elsewhere.
+func allowPathFlag(cmd *cobra.Command) *[]string {
+	paths := cmd.Flags().StringArray("allow-path", nil, "let the file place files from below `DIR` into nodes, too, and not only from its own folder; repeatable")
+	if err := cmd.MarkFlagDirname("allow-path"); err != nil {
+		panic(err) // the flag was added one line above
+	}
+	return paths
+}
+
+// anyPath is for verbs that let no content of files out of their own process.
+var anyPath = format.Options{AllowPaths: []string{"/"}}
+
 // machine gives what this machine has of what not all have.
 func (e *Env) machine() (*vnet.Machine, error) {
 	dir := e.stateDir()

@@ -92,7 +92,7 @@ func newGraphCommand(env *Env) *cobra.Command {
 // described gives the network that arg names: a file's or a running one.
 func (e *Env) described(cmd *cobra.Command, arg string, timeout time.Duration) (*vnet.VNet, error) {
 	if isFile(arg) {
-		return e.load(arg)
+		return e.load(arg, anyPath)
 	}
 	ctx, stop := interruptible(cmd)
 	defer stop()

@@ -55,7 +55,10 @@ func newUpCommand(env *Env) *cobra.Command {
 		dryRun   bool
 		partial  bool
 		timeout  time.Duration
+		look     bool
+		yes      bool
 		settings *[]string
+		allowed  *[]string
 		output   *choice
 	)
 	cmd := &cobra.Command{
@@ -72,6 +75,9 @@ func newUpCommand(env *Env) *cobra.Command {
 			"it is to reach. When the time is up first, the nodes and prefixes that are missing",
 			"are named and the exit status is 1; the network stays and goes on converging.",
 			"",
+			"A file of somebody else is best brought up with --review, which first shows what it",
+			"asks for: files and images of this machine, commands, memory, and the like.",
+			"",
 			"With no service running and no --address, a root user's `up` starts one in the",
 			"background; `trellis serve --stop` ends it."),
 		Example: lines(
@@ -79,16 +85,28 @@ func newUpCommand(env *Env) *cobra.Command {
 			"  trellis up --wait=false big.graphml",
 			"  trellis up --dry-run changed.yaml",
 			"  trellis up --partial examples/delay.yaml",
+			"  trellis up --review theirs.yaml",
 			"  trellis up Abilene.graphml --set routing.protocol=static",
 			"  trellis up net.yaml --timeout 90s -o json"),
 		Args: exactly("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			v, err := env.load(args[0], format.Options{Set: *settings})
+			if yes && !look {
+				return usagef("--yes answers what --review asks; give --review too, or leave --yes out")
+			}
+			var sources []format.Source
+			v, err := env.load(args[0], format.Options{
+				Set: *settings, AllowPaths: *allowed, Opened: func(s format.Source) { sources = append(sources, s) },
+			})
 			if err != nil {
 				return err
 			}
 			if partial {
 				if err := env.leaveOut(v); err != nil {
+					return err
+				}
+			}
+			if look {
+				if err := env.confirm(reviewOf(v, sources), args[0], yes); err != nil {
 					return err
 				}
 			}
@@ -133,7 +151,10 @@ func newUpCommand(env *Env) *cobra.Command {
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the steps and change nothing")
 	timeoutFlag(cmd, &timeout, 3*time.Minute)
 	cmd.Flags().BoolVar(&partial, "partial", false, "go on without what this machine lacks and the network can do without (delay, jitter and loss without netem), and say what was left out")
+	cmd.Flags().BoolVar(&look, "review", false, "show what the file asks for beyond the ordinary, and ask before anything is touched")
+	cmd.Flags().BoolVar(&yes, "yes", false, "with --review: show it, and go on without asking")
 	settings = setFlag(cmd)
+	allowed = allowPathFlag(cmd)
 	output = outputFlag(cmd)
 	return cmd
 }

@@ -18,14 +18,18 @@ type validResult struct {
 	Nodes int    `json:"nodes"`
 	Links int    `json:"links"`
 	Error string `json:"error,omitempty"` // FILE:LINE: what; remedy, one line for each
+	// Review is what the file asks for, with --review.
+	Review *review `json:"review,omitempty"`
 }
 
 func newValidateCommand(env *Env) *cobra.Command {
 	var (
 		here     bool
 		deep     bool
+		look     bool
 		output   *choice
 		settings *[]string
+		allowed  *[]string
 	)
 	cmd := &cobra.Command{
 		Use:   "validate FILE...",
@@ -41,6 +45,7 @@ func newValidateCommand(env *Env) *cobra.Command {
 			"  trellis validate examples/abilene.yaml",
 			"  sudo trellis validate --here examples/delay.yaml",
 			"  trellis validate zoo/*.graphml",
+			"  trellis validate --review theirs.yaml",
 			"  trellis validate --deep examples/labs/*/lab.yaml"),
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -49,7 +54,7 @@ func newValidateCommand(env *Env) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			options := format.Options{Set: *settings}
+			options := format.Options{Set: *settings, AllowPaths: *allowed}
 			if here {
 				m, err := env.machine()
 				if err != nil {
@@ -63,6 +68,8 @@ func newValidateCommand(env *Env) *cobra.Command {
 			var status error
 			for _, file := range args {
 				r := validResult{File: file}
+				var sources []format.Source
+				options.Opened = func(s format.Source) { sources = append(sources, s) }
 				v, err := env.load(file, options)
 				if err == nil && deep {
 					err = env.validateDeep(ctx, file, v)
@@ -80,6 +87,9 @@ func newValidateCommand(env *Env) *cobra.Command {
 					status = exitStatus(exitUsage)
 				} else {
 					r.Valid, r.VNet, r.Nodes, r.Links = true, v.Name, len(v.Nodes), len(v.Links)
+					if look {
+						r.Review = reviewOf(v, sources)
+					}
 				}
 				results = append(results, r)
 			}
@@ -87,6 +97,9 @@ func newValidateCommand(env *Env) *cobra.Command {
 				for _, r := range results {
 					if r.Valid {
 						fmt.Fprintf(w, "%s: valid: %s, %s, %s\n", r.File, r.VNet, count(r.Nodes, "node"), count(r.Links, "link"))
+					}
+					if r.Review != nil {
+						r.Review.write(w)
 					}
 				}
 			}); err != nil {
@@ -98,7 +111,9 @@ func newValidateCommand(env *Env) *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&here, "here", false, "check that this machine has what the files ask for, too: netem, routing daemons; needs root")
 	cmd.Flags().BoolVar(&deep, "deep", false, "have FRR's and BIRD's own programs read the configurations that nodes bring")
+	cmd.Flags().BoolVar(&look, "review", false, "show what the files ask for beyond the ordinary: files and images of this machine, commands, and the like")
 	settings = setFlag(cmd)
+	allowed = allowPathFlag(cmd)
 	output = outputFlag(cmd)
 	return cmd
 }

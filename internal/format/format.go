@@ -31,6 +31,11 @@ type Options struct {
 	Set []string
 	// Machine refuses what that machine lacks, too; nil: any machine will do.
 	Machine *vnet.Machine
+	// AllowPaths are directories, beside the description's own folder, below which the
+	// files may lie that it refers to. They are for [Load].
+	AllowPaths []string
+	// Opened, where it is set, is called with each file that was read so.
+	Opened func(Source)
 }
 
 // Open opens a file that a description refers to, by the path that is written
@@ -40,19 +45,21 @@ type Open func(path string, limit int64) ([]byte, error)
 // Load reads a network from a file, as its extension says: .yaml and .yml are
 // native YAML, .graphml and .xml are GraphML; any other name is judged by the
 // file's first byte. Files that the description refers to are looked up from the
-// description's folder.
+// description's folder, and lie below it (see Options.AllowPaths).
 func Load(path string, o ...Options) (*vnet.VNet, []Warning, error) {
 	data, err := readLimited(path, MaxFile)
 	if err != nil {
 		return nil, nil, err
 	}
-	dir := filepath.Dir(path)
-	return Read(path, data, func(rel string, limit int64) ([]byte, error) {
-		if !filepath.IsAbs(rel) {
-			rel = filepath.Join(dir, rel)
-		}
-		return readLimited(rel, limit)
-	}, o...)
+	var options Options
+	if len(o) > 0 {
+		options = o[0]
+	}
+	from, err := newSources(path, options)
+	if err != nil {
+		return nil, nil, err
+	}
+	return Read(path, data, from.open, o...)
 }
 
 // Read reads a network from bytes. The name is that of the file, for its

@@ -245,21 +245,23 @@ func (r *yamlReader) openFile(n *yaml.Node, what, source string) ([]byte, bool) 
 	if got.err == nil {
 		return got.content, true
 	}
-	reason := "cannot be read"
+	reason, remedy := "cannot be read", "name a file relative to this one, or give its content with content"
 	var errs Errors
 	var one Error
 	switch {
 	case errors.As(got.err, &errs) && len(errs) > 0:
 		reason = errs[0].What
 	case errors.As(got.err, &one):
-		reason = one.What
+		if reason = one.What; errors.Is(one.Err, errOutside) {
+			remedy = one.Remedy
+		}
 	default:
 		reason += ": " + got.err.Error()
 	}
 	r.Errs = append(r.Errs, Error{
 		File: r.File, Line: max(n.Line, 1), Err: got.err,
 		What:   fmt.Sprintf("%s: file %q: %s", what, yamlfile.Clip(source), reason),
-		Remedy: "name a file relative to this one, or give its content with content",
+		Remedy: remedy,
 	})
 	return nil, false
 }

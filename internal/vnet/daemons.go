@@ -99,6 +99,12 @@ func (n *Node) OwnDaemon() Daemon {
 	return ""
 }
 
+// ConfiguresRouting reports whether a file in a node is the configuration of routing
+// software.
+func ConfiguresRouting(path string) bool {
+	return slices.ContainsFunc(DaemonKinds, func(k *DaemonKind) bool { return k.configures(path) })
+}
+
 // configuredDaemons gives the routing software that the node's files configure.
 func (n *Node) configuredDaemons() []*DaemonKind {
 	var own []*DaemonKind
