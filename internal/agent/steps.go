@@ -17,6 +17,7 @@ import (
 	"trellis/internal/substrate/bridge"
 	"trellis/internal/substrate/container"
 	"trellis/internal/substrate/dataplane"
+	"trellis/internal/substrate/image"
 	"trellis/internal/substrate/port"
 	"trellis/internal/substrate/shaper"
 	"trellis/internal/vnet"
@@ -141,12 +142,21 @@ func (r *runner) start(ctx context.Context, s reconcile.Step) error {
 	n := r.nodes[s.Node]
 	m := applied{Marks: r.marks(n), Daemons: n.Daemons}
 	m.Routes, m.Exec = "", "" // not yet
-	h, err := r.a.containers.Start(ctx, container.Spec{
+	// Its image may have gone from the cache since it was asked for.
+	told := false
+	withImage := image.WithProgress(ctx, func(text string) {
+		told = true
+		r.w.report.doing(text)
+	})
+	h, err := r.a.containers.Start(withImage, container.Spec{
 		ID: r.id(n.Name), IDBase: r.want.IDBase, Image: n.Image, Cmd: n.Cmd, Restart: restartOf(n), Env: n.Env,
 		Files: slices.Concat(n.Files, n.Daemons.Files), Dirs: n.Daemons.Dirs,
 		Saved: savedFiles(n), Services: services(n), Limits: container.Limits(n.Limits),
 		Fingerprint: m.String(),
 	})
+	if told {
+		r.w.report.doing("")
+	}
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"trellis/internal/plan"
 	"trellis/internal/store"
 	"trellis/internal/substrate/container"
+	"trellis/internal/substrate/image"
 	"trellis/internal/substrate/shaper"
 	"trellis/internal/tunnel"
 	"trellis/internal/vnet"
@@ -43,8 +44,11 @@ func (a *Agent) Prepare(ctx context.Context, p *plan.Plan) error {
 			}
 		}
 	}
-	for image, node := range images {
-		if err := a.containers.Prepare(ctx, image); err != nil {
+	if tell := agentapi.ProgressOf(ctx); tell != nil {
+		ctx = image.WithProgress(ctx, tell)
+	}
+	for ref, node := range images {
+		if err := a.containers.Prepare(ctx, ref); err != nil {
 			return fmt.Errorf("image of node %s: %w", node, err)
 		}
 	}

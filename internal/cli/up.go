@@ -130,7 +130,7 @@ func newUpCommand(env *Env) *cobra.Command {
 					case *trellisv1.ApplyResponse_Estimate:
 						noteEstimate(bar, v.Name, e.Estimate)
 					case *trellisv1.ApplyResponse_Progress:
-						admitted = true
+						admitted = admitted || e.Progress.GetPhase() != "preparing"
 						bar.update(e.Progress)
 					case *trellisv1.ApplyResponse_Steps:
 						bar.finish()

@@ -29,6 +29,9 @@ type sources struct {
 func newSources(description string, o Options) (*sources, error) {
 	s := &sources{dir: filepath.Dir(description), told: o.Opened}
 	for i, dir := range append([]string{s.dir}, o.AllowPaths...) {
+		if i > 0 && dir == "" { // and not this directory, which nobody has named
+			return nil, Error{File: "--allow-path", What: "no directory is named", Remedy: "name one"}
+		}
 		real, err := realPath(dir)
 		if err == nil {
 			var info os.FileInfo

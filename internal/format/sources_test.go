@@ -77,6 +77,9 @@ func TestSourcesLieBelowTheFolder(t *testing.T) {
 			t.Errorf("%s: taken, and another directory is allowed", source)
 		}
 	}
+	if _, err := read(lab, "in", ""); err == nil {
+		t.Error("an empty path is allowed")
+	}
 	if _, err := read(lab, "in", filepath.Join(top, "none")); err == nil || !strings.Contains(err.Error(), "allow a directory that is there") {
 		t.Errorf("a directory that is not there: %v", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -48,7 +49,9 @@ func (s *Service) apply(ctx context.Context, request *request, v *vnet.VNet, con
 	progress := func(p *trellisv1.Progress) error {
 		return send(&trellisv1.ApplyResponse{Event: &trellisv1.ApplyResponse_Progress{Progress: p}})
 	}
-	g, err := s.admit(ctx, v, request)
+	preparing, stop := tellPreparing(ctx, progress)
+	g, err := s.admit(preparing, v, request)
+	stop()
 	if err != nil {
 		return err
 	}
@@ -92,6 +95,26 @@ func (s *Service) apply(ctx context.Context, request *request, v *vnet.VNet, con
 		result.Changes = int32(out.changes)
 	}
 	return send(&trellisv1.ApplyResponse{Event: &trellisv1.ApplyResponse_Result{Result: result}})
+}
+
+// tellPreparing has agents' progress before admission, such as with an image that is
+// large, sent to the client until stop is called.
+func tellPreparing(ctx context.Context, progress func(*trellisv1.Progress) error) (_ context.Context, stop func()) {
+	var mu sync.Mutex
+	stopped := false
+	tell := func(text string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if !stopped {
+			// A client that has gone is noticed by what follows.
+			_ = progress(&trellisv1.Progress{Phase: "preparing", Detail: text})
+		}
+	}
+	return agentapi.WithProgress(ctx, tell), func() {
+		mu.Lock()
+		defer mu.Unlock()
+		stopped = true
+	}
 }
 
 // since is the time in seconds from began to at; zero when at came before.

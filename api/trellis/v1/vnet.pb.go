@@ -1170,7 +1170,7 @@ func (*ApplyResponse_Estimate) isApplyResponse_Event() {}
 
 type Progress struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Phase         string                 `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"` // admitted | removing | creating | converging
+	Phase         string                 `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"` // preparing | admitted | removing | creating | converging
 	Done          int32                  `protobuf:"varint,2,opt,name=done,proto3" json:"done,omitempty"`
 	Total         int32                  `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
 	Detail        string                 `protobuf:"bytes,4,opt,name=detail,proto3" json:"detail,omitempty"` // what is waited for, for people
