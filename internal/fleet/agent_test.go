@@ -16,20 +16,26 @@ import (
 
 // agent plays the agent of a machine.
 type agent struct {
-	mu      sync.Mutex
-	plans   []*plan.Plan
-	err     error         // of everything
-	hold    chan struct{} // NodeStats waits for it, when it is there
-	signals chan syscall.Signal
-	sizes   chan [2]uint16
-	ended   chan error // of a capture that goes on
+	mu    sync.Mutex
+	plans []*plan.Plan
+	err   error // of everything
+	// prepared is what Prepare waits for, when it is there, after it has told how far it is.
+	prepared chan struct{}
+	hold     chan struct{} // NodeStats waits for it, when it is there
+	signals  chan syscall.Signal
+	sizes    chan [2]uint16
+	ended    chan error // of a capture that goes on
 }
 
 func newAgent() *agent {
 	return &agent{signals: make(chan syscall.Signal, 10), sizes: make(chan [2]uint16, 10), ended: make(chan error, 1)}
 }
 
-func (a *agent) Prepare(_ context.Context, p *plan.Plan) error {
+func (a *agent) Prepare(ctx context.Context, p *plan.Plan) error {
+	if a.prepared != nil {
+		agentapi.ProgressOf(ctx)("image x: extracted 1 file")
+		<-a.prepared
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.plans = append(a.plans, p)

@@ -147,8 +147,37 @@ func (c *client) Prepare(ctx context.Context, p *plan.Plan) error {
 	if err != nil {
 		return fmt.Errorf("encode the plan of %s: %w", p.VNet, err)
 	}
+	if tell := agentapi.ProgressOf(ctx); tell != nil {
+		follow, stop := context.WithCancel(ctx)
+		defer stop()
+		go c.followPreparing(follow, p.VNet, tell)
+	}
 	_, err = c.rpc.Prepare(ctx, connect.NewRequest(&trellisv1.PrepareRequest{Plan: b}))
 	return c.explain(ctx, err)
+}
+
+// preparingEvery is how often a machine is asked how far it is with a plan.
+const preparingEvery = time.Second
+
+// followPreparing tells how far the machine is with a plan until ctx ends. One that
+// cannot say so, as those of earlier builds, is not asked again.
+func (c *client) followPreparing(ctx context.Context, vnet string, tell func(string)) {
+	tick := time.NewTicker(preparingEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		r, err := c.rpc.Preparing(ctx, connect.NewRequest(&trellisv1.PreparingRequest{Vnet: vnet}))
+		if err != nil || ctx.Err() != nil {
+			return
+		}
+		if r.Msg.Doing != "" {
+			tell("on " + c.host + ": " + r.Msg.Doing)
+		}
+	}
 }
 
 // DryRun implements [agentapi.Agent].

@@ -152,6 +152,26 @@ func (s *site) beta(t *testing.T) agentapi.Agent {
 	return sub
 }
 
+// TestPreparingGetsAcross: how far another machine is with an image is told here.
+func TestPreparingGetsAcross(t *testing.T) {
+	s := newSite(t)
+	s.agent.prepared = make(chan struct{})
+	told := make(chan string, 1)
+	var first sync.Once
+	ctx := agentapi.WithProgress(t.Context(), func(text string) {
+		first.Do(func() {
+			told <- text
+			close(s.agent.prepared)
+		})
+	})
+	if err := s.beta(t).Prepare(ctx, &plan.Plan{VNet: "x", Host: "beta"}); err != nil {
+		t.Fatal(err)
+	}
+	if text := <-told; text != "on beta: image x: extracted 1 file" {
+		t.Errorf("told %q", text)
+	}
+}
+
 func TestEverythingOfAnAgentGetsAcross(t *testing.T) {
 	s := newSite(t)
 	beta := s.beta(t)

@@ -135,8 +135,9 @@ func peerName(peer *x509.Certificate) string {
 
 // service is AgentService over the agent of this machine.
 type service struct {
-	agent agentapi.Agent
-	log   *slog.Logger
+	agent     agentapi.Agent
+	log       *slog.Logger
+	preparing sync.Map // VNet → how far its Prepare is
 }
 
 var _ trellisv1connect.AgentServiceHandler = (*service)(nil)
@@ -175,10 +176,21 @@ func (s *service) Prepare(ctx context.Context, req *connect.Request[trellisv1.Pr
 	if err != nil {
 		return nil, err
 	}
+	defer s.preparing.Delete(p.VNet)
+	ctx = agentapi.WithProgress(ctx, func(doing string) { s.preparing.Store(p.VNet, doing) })
 	if err := s.agent.Prepare(ctx, p); err != nil {
 		return nil, fail(err)
 	}
 	return connect.NewResponse(&trellisv1.PrepareResponse{}), nil
+}
+
+// Preparing serves AgentService.
+func (s *service) Preparing(_ context.Context, req *connect.Request[trellisv1.PreparingRequest]) (*connect.Response[trellisv1.PreparingResponse], error) {
+	out := &trellisv1.PreparingResponse{}
+	if doing, ok := s.preparing.Load(req.Msg.Vnet); ok {
+		out.Doing = doing.(string)
+	}
+	return connect.NewResponse(out), nil
 }
 
 // DryRun serves AgentService.

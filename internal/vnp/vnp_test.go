@@ -36,6 +36,7 @@ type substrate struct {
 
 	mu        sync.Mutex
 	fetch     chan struct{} // what Prepare waits for; nil: nothing
+	tells     bool          // Prepare tells how far it is
 	fetching  atomic.Int32
 	refuse    error           // of Prepare
 	steps     []agentapi.Step // of DryRun
@@ -96,8 +97,11 @@ func works(p *plan.Plan) []store.Status {
 
 func (s *substrate) Prepare(ctx context.Context, _ *plan.Plan) error {
 	s.mu.Lock()
-	refuse, fetch := s.refuse, s.fetch
+	refuse, fetch, tells := s.refuse, s.fetch, s.tells
 	s.mu.Unlock()
+	if tells {
+		agentapi.ProgressOf(ctx)("image x: extracted 1 file")
+	}
 	if fetch != nil {
 		s.fetching.Add(1)
 		select {
@@ -461,6 +465,24 @@ func TestChangeGoesOnWithoutItsClient(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("the change has stopped with its client")
 		}
+	}
+}
+
+// TestWhatIsPreparedIsTold: an image that takes long is told of before admission,
+// and a refusal follows all the same.
+func TestWhatIsPreparedIsTold(t *testing.T) {
+	sub, _, c := serve(t)
+	sub.tells = true
+	phases, _, _, err := apply(t.Context(), c, &trellisv1.ApplyRequest{Vnet: description("x"), Wait: true})
+	if err != nil || len(phases) < 2 || phases[0] != "preparing" || phases[1] != "admitted" {
+		t.Errorf("phases %v, %v", phases, err)
+	}
+	sub.mu.Lock()
+	sub.refuse = errors.New("image x: too large")
+	sub.mu.Unlock()
+	phases, _, _, err = apply(t.Context(), c, &trellisv1.ApplyRequest{Vnet: description("y"), Wait: true})
+	if err == nil || len(phases) != 1 || phases[0] != "preparing" {
+		t.Errorf("phases %v, %v", phases, err)
 	}
 }
 

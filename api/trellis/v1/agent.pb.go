@@ -105,6 +105,94 @@ func (*PrepareResponse) Descriptor() ([]byte, []int) {
 	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{1}
 }
 
+type PreparingRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vnet          string                 `protobuf:"bytes,1,opt,name=vnet,proto3" json:"vnet,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreparingRequest) Reset() {
+	*x = PreparingRequest{}
+	mi := &file_trellis_v1_agent_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreparingRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreparingRequest) ProtoMessage() {}
+
+func (x *PreparingRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trellis_v1_agent_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreparingRequest.ProtoReflect.Descriptor instead.
+func (*PreparingRequest) Descriptor() ([]byte, []int) {
+	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *PreparingRequest) GetVnet() string {
+	if x != nil {
+		return x.Vnet
+	}
+	return ""
+}
+
+type PreparingResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Doing         string                 `protobuf:"bytes,1,opt,name=doing,proto3" json:"doing,omitempty"` // empty: nothing that takes long
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreparingResponse) Reset() {
+	*x = PreparingResponse{}
+	mi := &file_trellis_v1_agent_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreparingResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreparingResponse) ProtoMessage() {}
+
+func (x *PreparingResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trellis_v1_agent_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreparingResponse.ProtoReflect.Descriptor instead.
+func (*PreparingResponse) Descriptor() ([]byte, []int) {
+	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *PreparingResponse) GetDoing() string {
+	if x != nil {
+		return x.Doing
+	}
+	return ""
+}
+
 type DryRunRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Plan          []byte                 `protobuf:"bytes,1,opt,name=plan,proto3" json:"plan,omitempty"` // as in PrepareRequest
@@ -114,7 +202,7 @@ type DryRunRequest struct {
 
 func (x *DryRunRequest) Reset() {
 	*x = DryRunRequest{}
-	mi := &file_trellis_v1_agent_proto_msgTypes[2]
+	mi := &file_trellis_v1_agent_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -126,7 +214,7 @@ func (x *DryRunRequest) String() string {
 func (*DryRunRequest) ProtoMessage() {}
 
 func (x *DryRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_agent_proto_msgTypes[2]
+	mi := &file_trellis_v1_agent_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -139,7 +227,7 @@ func (x *DryRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DryRunRequest.ProtoReflect.Descriptor instead.
 func (*DryRunRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{2}
+	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *DryRunRequest) GetPlan() []byte {
@@ -158,7 +246,7 @@ type DryRunResponse struct {
 
 func (x *DryRunResponse) Reset() {
 	*x = DryRunResponse{}
-	mi := &file_trellis_v1_agent_proto_msgTypes[3]
+	mi := &file_trellis_v1_agent_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -170,7 +258,7 @@ func (x *DryRunResponse) String() string {
 func (*DryRunResponse) ProtoMessage() {}
 
 func (x *DryRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_agent_proto_msgTypes[3]
+	mi := &file_trellis_v1_agent_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -183,7 +271,7 @@ func (x *DryRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DryRunResponse.ProtoReflect.Descriptor instead.
 func (*DryRunResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{3}
+	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *DryRunResponse) GetSteps() []*Step {
@@ -209,7 +297,7 @@ type SendEchoesRequest struct {
 
 func (x *SendEchoesRequest) Reset() {
 	*x = SendEchoesRequest{}
-	mi := &file_trellis_v1_agent_proto_msgTypes[4]
+	mi := &file_trellis_v1_agent_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -221,7 +309,7 @@ func (x *SendEchoesRequest) String() string {
 func (*SendEchoesRequest) ProtoMessage() {}
 
 func (x *SendEchoesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_agent_proto_msgTypes[4]
+	mi := &file_trellis_v1_agent_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -234,7 +322,7 @@ func (x *SendEchoesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SendEchoesRequest.ProtoReflect.Descriptor instead.
 func (*SendEchoesRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{4}
+	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *SendEchoesRequest) GetVnet() string {
@@ -290,7 +378,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_trellis_v1_agent_proto_msgTypes[5]
+	mi := &file_trellis_v1_agent_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -302,7 +390,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_agent_proto_msgTypes[5]
+	mi := &file_trellis_v1_agent_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -315,7 +403,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{5}
+	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Endpoint) GetName() string {
@@ -345,7 +433,7 @@ type SendEchoesResponse struct {
 
 func (x *SendEchoesResponse) Reset() {
 	*x = SendEchoesResponse{}
-	mi := &file_trellis_v1_agent_proto_msgTypes[6]
+	mi := &file_trellis_v1_agent_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -357,7 +445,7 @@ func (x *SendEchoesResponse) String() string {
 func (*SendEchoesResponse) ProtoMessage() {}
 
 func (x *SendEchoesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_agent_proto_msgTypes[6]
+	mi := &file_trellis_v1_agent_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -370,7 +458,7 @@ func (x *SendEchoesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SendEchoesResponse.ProtoReflect.Descriptor instead.
 func (*SendEchoesResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{6}
+	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SendEchoesResponse) GetEvent() isSendEchoesResponse_Event {
@@ -424,7 +512,7 @@ type EchoProgress struct {
 
 func (x *EchoProgress) Reset() {
 	*x = EchoProgress{}
-	mi := &file_trellis_v1_agent_proto_msgTypes[7]
+	mi := &file_trellis_v1_agent_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -436,7 +524,7 @@ func (x *EchoProgress) String() string {
 func (*EchoProgress) ProtoMessage() {}
 
 func (x *EchoProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_agent_proto_msgTypes[7]
+	mi := &file_trellis_v1_agent_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -449,7 +537,7 @@ func (x *EchoProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EchoProgress.ProtoReflect.Descriptor instead.
 func (*EchoProgress) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{7}
+	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *EchoProgress) GetDone() int32 {
@@ -476,7 +564,7 @@ type EchoResult struct {
 
 func (x *EchoResult) Reset() {
 	*x = EchoResult{}
-	mi := &file_trellis_v1_agent_proto_msgTypes[8]
+	mi := &file_trellis_v1_agent_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -488,7 +576,7 @@ func (x *EchoResult) String() string {
 func (*EchoResult) ProtoMessage() {}
 
 func (x *EchoResult) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_agent_proto_msgTypes[8]
+	mi := &file_trellis_v1_agent_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -501,7 +589,7 @@ func (x *EchoResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EchoResult.ProtoReflect.Descriptor instead.
 func (*EchoResult) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{8}
+	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *EchoResult) GetRttNs() []int64 {
@@ -528,7 +616,7 @@ type EchoFailure struct {
 
 func (x *EchoFailure) Reset() {
 	*x = EchoFailure{}
-	mi := &file_trellis_v1_agent_proto_msgTypes[9]
+	mi := &file_trellis_v1_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -540,7 +628,7 @@ func (x *EchoFailure) String() string {
 func (*EchoFailure) ProtoMessage() {}
 
 func (x *EchoFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_agent_proto_msgTypes[9]
+	mi := &file_trellis_v1_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -553,7 +641,7 @@ func (x *EchoFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EchoFailure.ProtoReflect.Descriptor instead.
 func (*EchoFailure) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{9}
+	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *EchoFailure) GetPair() uint32 {
@@ -580,7 +668,7 @@ type AddressesRequest struct {
 
 func (x *AddressesRequest) Reset() {
 	*x = AddressesRequest{}
-	mi := &file_trellis_v1_agent_proto_msgTypes[10]
+	mi := &file_trellis_v1_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -592,7 +680,7 @@ func (x *AddressesRequest) String() string {
 func (*AddressesRequest) ProtoMessage() {}
 
 func (x *AddressesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_agent_proto_msgTypes[10]
+	mi := &file_trellis_v1_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -605,7 +693,7 @@ func (x *AddressesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddressesRequest.ProtoReflect.Descriptor instead.
 func (*AddressesRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{10}
+	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *AddressesRequest) GetVnet() string {
@@ -631,7 +719,7 @@ type AddressesResponse struct {
 
 func (x *AddressesResponse) Reset() {
 	*x = AddressesResponse{}
-	mi := &file_trellis_v1_agent_proto_msgTypes[11]
+	mi := &file_trellis_v1_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -643,7 +731,7 @@ func (x *AddressesResponse) String() string {
 func (*AddressesResponse) ProtoMessage() {}
 
 func (x *AddressesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_agent_proto_msgTypes[11]
+	mi := &file_trellis_v1_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -656,7 +744,7 @@ func (x *AddressesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddressesResponse.ProtoReflect.Descriptor instead.
 func (*AddressesResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{11}
+	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *AddressesResponse) GetNodes() []*Endpoint {
@@ -675,7 +763,7 @@ type NodeStatsRequest struct {
 
 func (x *NodeStatsRequest) Reset() {
 	*x = NodeStatsRequest{}
-	mi := &file_trellis_v1_agent_proto_msgTypes[12]
+	mi := &file_trellis_v1_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -687,7 +775,7 @@ func (x *NodeStatsRequest) String() string {
 func (*NodeStatsRequest) ProtoMessage() {}
 
 func (x *NodeStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_agent_proto_msgTypes[12]
+	mi := &file_trellis_v1_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -700,7 +788,7 @@ func (x *NodeStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatsRequest.ProtoReflect.Descriptor instead.
 func (*NodeStatsRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{12}
+	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *NodeStatsRequest) GetVnet() string {
@@ -721,7 +809,7 @@ type NodeStatsResponse struct {
 
 func (x *NodeStatsResponse) Reset() {
 	*x = NodeStatsResponse{}
-	mi := &file_trellis_v1_agent_proto_msgTypes[13]
+	mi := &file_trellis_v1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -733,7 +821,7 @@ func (x *NodeStatsResponse) String() string {
 func (*NodeStatsResponse) ProtoMessage() {}
 
 func (x *NodeStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_agent_proto_msgTypes[13]
+	mi := &file_trellis_v1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -746,7 +834,7 @@ func (x *NodeStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatsResponse.ProtoReflect.Descriptor instead.
 func (*NodeStatsResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{13}
+	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *NodeStatsResponse) GetNodes() []*NodeStatus {
@@ -765,7 +853,7 @@ type PortStatsRequest struct {
 
 func (x *PortStatsRequest) Reset() {
 	*x = PortStatsRequest{}
-	mi := &file_trellis_v1_agent_proto_msgTypes[14]
+	mi := &file_trellis_v1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -777,7 +865,7 @@ func (x *PortStatsRequest) String() string {
 func (*PortStatsRequest) ProtoMessage() {}
 
 func (x *PortStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_agent_proto_msgTypes[14]
+	mi := &file_trellis_v1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -790,7 +878,7 @@ func (x *PortStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PortStatsRequest.ProtoReflect.Descriptor instead.
 func (*PortStatsRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PortStatsRequest) GetVnet() string {
@@ -811,7 +899,7 @@ type PortStatsResponse struct {
 
 func (x *PortStatsResponse) Reset() {
 	*x = PortStatsResponse{}
-	mi := &file_trellis_v1_agent_proto_msgTypes[15]
+	mi := &file_trellis_v1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -823,7 +911,7 @@ func (x *PortStatsResponse) String() string {
 func (*PortStatsResponse) ProtoMessage() {}
 
 func (x *PortStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_agent_proto_msgTypes[15]
+	mi := &file_trellis_v1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -836,7 +924,7 @@ func (x *PortStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PortStatsResponse.ProtoReflect.Descriptor instead.
 func (*PortStatsResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PortStatsResponse) GetPorts() []*PortStatus {
@@ -854,7 +942,7 @@ type UplinkStatsRequest struct {
 
 func (x *UplinkStatsRequest) Reset() {
 	*x = UplinkStatsRequest{}
-	mi := &file_trellis_v1_agent_proto_msgTypes[16]
+	mi := &file_trellis_v1_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -866,7 +954,7 @@ func (x *UplinkStatsRequest) String() string {
 func (*UplinkStatsRequest) ProtoMessage() {}
 
 func (x *UplinkStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_agent_proto_msgTypes[16]
+	mi := &file_trellis_v1_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -879,7 +967,7 @@ func (x *UplinkStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkStatsRequest.ProtoReflect.Descriptor instead.
 func (*UplinkStatsRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 type UplinkStatsResponse struct {
@@ -891,7 +979,7 @@ type UplinkStatsResponse struct {
 
 func (x *UplinkStatsResponse) Reset() {
 	*x = UplinkStatsResponse{}
-	mi := &file_trellis_v1_agent_proto_msgTypes[17]
+	mi := &file_trellis_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -903,7 +991,7 @@ func (x *UplinkStatsResponse) String() string {
 func (*UplinkStatsResponse) ProtoMessage() {}
 
 func (x *UplinkStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_agent_proto_msgTypes[17]
+	mi := &file_trellis_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -916,7 +1004,7 @@ func (x *UplinkStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkStatsResponse.ProtoReflect.Descriptor instead.
 func (*UplinkStatsResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *UplinkStatsResponse) GetUplinks() []*UplinkStatus {
@@ -934,7 +1022,7 @@ type SweepAllRequest struct {
 
 func (x *SweepAllRequest) Reset() {
 	*x = SweepAllRequest{}
-	mi := &file_trellis_v1_agent_proto_msgTypes[18]
+	mi := &file_trellis_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -946,7 +1034,7 @@ func (x *SweepAllRequest) String() string {
 func (*SweepAllRequest) ProtoMessage() {}
 
 func (x *SweepAllRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_agent_proto_msgTypes[18]
+	mi := &file_trellis_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -959,7 +1047,7 @@ func (x *SweepAllRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SweepAllRequest.ProtoReflect.Descriptor instead.
 func (*SweepAllRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 type SweepAllResponse struct {
@@ -970,7 +1058,7 @@ type SweepAllResponse struct {
 
 func (x *SweepAllResponse) Reset() {
 	*x = SweepAllResponse{}
-	mi := &file_trellis_v1_agent_proto_msgTypes[19]
+	mi := &file_trellis_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -982,7 +1070,7 @@ func (x *SweepAllResponse) String() string {
 func (*SweepAllResponse) ProtoMessage() {}
 
 func (x *SweepAllResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_agent_proto_msgTypes[19]
+	mi := &file_trellis_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -995,7 +1083,7 @@ func (x *SweepAllResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SweepAllResponse.ProtoReflect.Descriptor instead.
 func (*SweepAllResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_trellis_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 var File_trellis_v1_agent_proto protoreflect.FileDescriptor
@@ -1006,7 +1094,11 @@ const file_trellis_v1_agent_proto_rawDesc = "" +
 	"trellis.v1\x1a\x15trellis/v1/vnet.proto\"$\n" +
 	"\x0ePrepareRequest\x12\x12\n" +
 	"\x04plan\x18\x01 \x01(\fR\x04plan\"\x11\n" +
-	"\x0fPrepareResponse\"#\n" +
+	"\x0fPrepareResponse\"&\n" +
+	"\x10PreparingRequest\x12\x12\n" +
+	"\x04vnet\x18\x01 \x01(\tR\x04vnet\")\n" +
+	"\x11PreparingResponse\x12\x14\n" +
+	"\x05doing\x18\x01 \x01(\tR\x05doing\"#\n" +
 	"\rDryRunRequest\x12\x12\n" +
 	"\x04plan\x18\x01 \x01(\fR\x04plan\"8\n" +
 	"\x0eDryRunResponse\x12&\n" +
@@ -1053,9 +1145,10 @@ const file_trellis_v1_agent_proto_rawDesc = "" +
 	"\x13UplinkStatsResponse\x122\n" +
 	"\auplinks\x18\x01 \x03(\v2\x18.trellis.v1.UplinkStatusR\auplinks\"\x11\n" +
 	"\x0fSweepAllRequest\"\x12\n" +
-	"\x10SweepAllResponse2\xdd\x06\n" +
+	"\x10SweepAllResponse2\xa7\a\n" +
 	"\fAgentService\x12B\n" +
-	"\aPrepare\x12\x1a.trellis.v1.PrepareRequest\x1a\x1b.trellis.v1.PrepareResponse\x12?\n" +
+	"\aPrepare\x12\x1a.trellis.v1.PrepareRequest\x1a\x1b.trellis.v1.PrepareResponse\x12H\n" +
+	"\tPreparing\x12\x1c.trellis.v1.PreparingRequest\x1a\x1d.trellis.v1.PreparingResponse\x12?\n" +
 	"\x06DryRun\x12\x19.trellis.v1.DryRunRequest\x1a\x1a.trellis.v1.DryRunResponse\x12=\n" +
 	"\x04Exec\x12\x17.trellis.v1.ExecRequest\x1a\x18.trellis.v1.ExecResponse(\x010\x01\x12D\n" +
 	"\aCapture\x12\x1a.trellis.v1.CaptureRequest\x1a\x1b.trellis.v1.CaptureResponse0\x01\x12;\n" +
@@ -1081,77 +1174,81 @@ func file_trellis_v1_agent_proto_rawDescGZIP() []byte {
 	return file_trellis_v1_agent_proto_rawDescData
 }
 
-var file_trellis_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_trellis_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_trellis_v1_agent_proto_goTypes = []any{
 	(*PrepareRequest)(nil),      // 0: trellis.v1.PrepareRequest
 	(*PrepareResponse)(nil),     // 1: trellis.v1.PrepareResponse
-	(*DryRunRequest)(nil),       // 2: trellis.v1.DryRunRequest
-	(*DryRunResponse)(nil),      // 3: trellis.v1.DryRunResponse
-	(*SendEchoesRequest)(nil),   // 4: trellis.v1.SendEchoesRequest
-	(*Endpoint)(nil),            // 5: trellis.v1.Endpoint
-	(*SendEchoesResponse)(nil),  // 6: trellis.v1.SendEchoesResponse
-	(*EchoProgress)(nil),        // 7: trellis.v1.EchoProgress
-	(*EchoResult)(nil),          // 8: trellis.v1.EchoResult
-	(*EchoFailure)(nil),         // 9: trellis.v1.EchoFailure
-	(*AddressesRequest)(nil),    // 10: trellis.v1.AddressesRequest
-	(*AddressesResponse)(nil),   // 11: trellis.v1.AddressesResponse
-	(*NodeStatsRequest)(nil),    // 12: trellis.v1.NodeStatsRequest
-	(*NodeStatsResponse)(nil),   // 13: trellis.v1.NodeStatsResponse
-	(*PortStatsRequest)(nil),    // 14: trellis.v1.PortStatsRequest
-	(*PortStatsResponse)(nil),   // 15: trellis.v1.PortStatsResponse
-	(*UplinkStatsRequest)(nil),  // 16: trellis.v1.UplinkStatsRequest
-	(*UplinkStatsResponse)(nil), // 17: trellis.v1.UplinkStatsResponse
-	(*SweepAllRequest)(nil),     // 18: trellis.v1.SweepAllRequest
-	(*SweepAllResponse)(nil),    // 19: trellis.v1.SweepAllResponse
-	(*Step)(nil),                // 20: trellis.v1.Step
-	(*NodeStatus)(nil),          // 21: trellis.v1.NodeStatus
-	(*PortStatus)(nil),          // 22: trellis.v1.PortStatus
-	(*UplinkStatus)(nil),        // 23: trellis.v1.UplinkStatus
-	(*ExecRequest)(nil),         // 24: trellis.v1.ExecRequest
-	(*CaptureRequest)(nil),      // 25: trellis.v1.CaptureRequest
-	(*LogsRequest)(nil),         // 26: trellis.v1.LogsRequest
-	(*RestartRequest)(nil),      // 27: trellis.v1.RestartRequest
-	(*ExecResponse)(nil),        // 28: trellis.v1.ExecResponse
-	(*CaptureResponse)(nil),     // 29: trellis.v1.CaptureResponse
-	(*LogsResponse)(nil),        // 30: trellis.v1.LogsResponse
-	(*RestartResponse)(nil),     // 31: trellis.v1.RestartResponse
+	(*PreparingRequest)(nil),    // 2: trellis.v1.PreparingRequest
+	(*PreparingResponse)(nil),   // 3: trellis.v1.PreparingResponse
+	(*DryRunRequest)(nil),       // 4: trellis.v1.DryRunRequest
+	(*DryRunResponse)(nil),      // 5: trellis.v1.DryRunResponse
+	(*SendEchoesRequest)(nil),   // 6: trellis.v1.SendEchoesRequest
+	(*Endpoint)(nil),            // 7: trellis.v1.Endpoint
+	(*SendEchoesResponse)(nil),  // 8: trellis.v1.SendEchoesResponse
+	(*EchoProgress)(nil),        // 9: trellis.v1.EchoProgress
+	(*EchoResult)(nil),          // 10: trellis.v1.EchoResult
+	(*EchoFailure)(nil),         // 11: trellis.v1.EchoFailure
+	(*AddressesRequest)(nil),    // 12: trellis.v1.AddressesRequest
+	(*AddressesResponse)(nil),   // 13: trellis.v1.AddressesResponse
+	(*NodeStatsRequest)(nil),    // 14: trellis.v1.NodeStatsRequest
+	(*NodeStatsResponse)(nil),   // 15: trellis.v1.NodeStatsResponse
+	(*PortStatsRequest)(nil),    // 16: trellis.v1.PortStatsRequest
+	(*PortStatsResponse)(nil),   // 17: trellis.v1.PortStatsResponse
+	(*UplinkStatsRequest)(nil),  // 18: trellis.v1.UplinkStatsRequest
+	(*UplinkStatsResponse)(nil), // 19: trellis.v1.UplinkStatsResponse
+	(*SweepAllRequest)(nil),     // 20: trellis.v1.SweepAllRequest
+	(*SweepAllResponse)(nil),    // 21: trellis.v1.SweepAllResponse
+	(*Step)(nil),                // 22: trellis.v1.Step
+	(*NodeStatus)(nil),          // 23: trellis.v1.NodeStatus
+	(*PortStatus)(nil),          // 24: trellis.v1.PortStatus
+	(*UplinkStatus)(nil),        // 25: trellis.v1.UplinkStatus
+	(*ExecRequest)(nil),         // 26: trellis.v1.ExecRequest
+	(*CaptureRequest)(nil),      // 27: trellis.v1.CaptureRequest
+	(*LogsRequest)(nil),         // 28: trellis.v1.LogsRequest
+	(*RestartRequest)(nil),      // 29: trellis.v1.RestartRequest
+	(*ExecResponse)(nil),        // 30: trellis.v1.ExecResponse
+	(*CaptureResponse)(nil),     // 31: trellis.v1.CaptureResponse
+	(*LogsResponse)(nil),        // 32: trellis.v1.LogsResponse
+	(*RestartResponse)(nil),     // 33: trellis.v1.RestartResponse
 }
 var file_trellis_v1_agent_proto_depIdxs = []int32{
-	20, // 0: trellis.v1.DryRunResponse.steps:type_name -> trellis.v1.Step
-	5,  // 1: trellis.v1.SendEchoesRequest.nodes:type_name -> trellis.v1.Endpoint
-	7,  // 2: trellis.v1.SendEchoesResponse.progress:type_name -> trellis.v1.EchoProgress
-	8,  // 3: trellis.v1.SendEchoesResponse.result:type_name -> trellis.v1.EchoResult
-	9,  // 4: trellis.v1.EchoResult.failed:type_name -> trellis.v1.EchoFailure
-	5,  // 5: trellis.v1.AddressesResponse.nodes:type_name -> trellis.v1.Endpoint
-	21, // 6: trellis.v1.NodeStatsResponse.nodes:type_name -> trellis.v1.NodeStatus
-	22, // 7: trellis.v1.PortStatsResponse.ports:type_name -> trellis.v1.PortStatus
-	23, // 8: trellis.v1.UplinkStatsResponse.uplinks:type_name -> trellis.v1.UplinkStatus
+	22, // 0: trellis.v1.DryRunResponse.steps:type_name -> trellis.v1.Step
+	7,  // 1: trellis.v1.SendEchoesRequest.nodes:type_name -> trellis.v1.Endpoint
+	9,  // 2: trellis.v1.SendEchoesResponse.progress:type_name -> trellis.v1.EchoProgress
+	10, // 3: trellis.v1.SendEchoesResponse.result:type_name -> trellis.v1.EchoResult
+	11, // 4: trellis.v1.EchoResult.failed:type_name -> trellis.v1.EchoFailure
+	7,  // 5: trellis.v1.AddressesResponse.nodes:type_name -> trellis.v1.Endpoint
+	23, // 6: trellis.v1.NodeStatsResponse.nodes:type_name -> trellis.v1.NodeStatus
+	24, // 7: trellis.v1.PortStatsResponse.ports:type_name -> trellis.v1.PortStatus
+	25, // 8: trellis.v1.UplinkStatsResponse.uplinks:type_name -> trellis.v1.UplinkStatus
 	0,  // 9: trellis.v1.AgentService.Prepare:input_type -> trellis.v1.PrepareRequest
-	2,  // 10: trellis.v1.AgentService.DryRun:input_type -> trellis.v1.DryRunRequest
-	24, // 11: trellis.v1.AgentService.Exec:input_type -> trellis.v1.ExecRequest
-	25, // 12: trellis.v1.AgentService.Capture:input_type -> trellis.v1.CaptureRequest
-	26, // 13: trellis.v1.AgentService.Logs:input_type -> trellis.v1.LogsRequest
-	27, // 14: trellis.v1.AgentService.Restart:input_type -> trellis.v1.RestartRequest
-	4,  // 15: trellis.v1.AgentService.SendEchoes:input_type -> trellis.v1.SendEchoesRequest
-	10, // 16: trellis.v1.AgentService.Addresses:input_type -> trellis.v1.AddressesRequest
-	12, // 17: trellis.v1.AgentService.NodeStats:input_type -> trellis.v1.NodeStatsRequest
-	14, // 18: trellis.v1.AgentService.PortStats:input_type -> trellis.v1.PortStatsRequest
-	16, // 19: trellis.v1.AgentService.UplinkStats:input_type -> trellis.v1.UplinkStatsRequest
-	18, // 20: trellis.v1.AgentService.SweepAll:input_type -> trellis.v1.SweepAllRequest
-	1,  // 21: trellis.v1.AgentService.Prepare:output_type -> trellis.v1.PrepareResponse
-	3,  // 22: trellis.v1.AgentService.DryRun:output_type -> trellis.v1.DryRunResponse
-	28, // 23: trellis.v1.AgentService.Exec:output_type -> trellis.v1.ExecResponse
-	29, // 24: trellis.v1.AgentService.Capture:output_type -> trellis.v1.CaptureResponse
-	30, // 25: trellis.v1.AgentService.Logs:output_type -> trellis.v1.LogsResponse
-	31, // 26: trellis.v1.AgentService.Restart:output_type -> trellis.v1.RestartResponse
-	6,  // 27: trellis.v1.AgentService.SendEchoes:output_type -> trellis.v1.SendEchoesResponse
-	11, // 28: trellis.v1.AgentService.Addresses:output_type -> trellis.v1.AddressesResponse
-	13, // 29: trellis.v1.AgentService.NodeStats:output_type -> trellis.v1.NodeStatsResponse
-	15, // 30: trellis.v1.AgentService.PortStats:output_type -> trellis.v1.PortStatsResponse
-	17, // 31: trellis.v1.AgentService.UplinkStats:output_type -> trellis.v1.UplinkStatsResponse
-	19, // 32: trellis.v1.AgentService.SweepAll:output_type -> trellis.v1.SweepAllResponse
-	21, // [21:33] is the sub-list for method output_type
-	9,  // [9:21] is the sub-list for method input_type
+	2,  // 10: trellis.v1.AgentService.Preparing:input_type -> trellis.v1.PreparingRequest
+	4,  // 11: trellis.v1.AgentService.DryRun:input_type -> trellis.v1.DryRunRequest
+	26, // 12: trellis.v1.AgentService.Exec:input_type -> trellis.v1.ExecRequest
+	27, // 13: trellis.v1.AgentService.Capture:input_type -> trellis.v1.CaptureRequest
+	28, // 14: trellis.v1.AgentService.Logs:input_type -> trellis.v1.LogsRequest
+	29, // 15: trellis.v1.AgentService.Restart:input_type -> trellis.v1.RestartRequest
+	6,  // 16: trellis.v1.AgentService.SendEchoes:input_type -> trellis.v1.SendEchoesRequest
+	12, // 17: trellis.v1.AgentService.Addresses:input_type -> trellis.v1.AddressesRequest
+	14, // 18: trellis.v1.AgentService.NodeStats:input_type -> trellis.v1.NodeStatsRequest
+	16, // 19: trellis.v1.AgentService.PortStats:input_type -> trellis.v1.PortStatsRequest
+	18, // 20: trellis.v1.AgentService.UplinkStats:input_type -> trellis.v1.UplinkStatsRequest
+	20, // 21: trellis.v1.AgentService.SweepAll:input_type -> trellis.v1.SweepAllRequest
+	1,  // 22: trellis.v1.AgentService.Prepare:output_type -> trellis.v1.PrepareResponse
+	3,  // 23: trellis.v1.AgentService.Preparing:output_type -> trellis.v1.PreparingResponse
+	5,  // 24: trellis.v1.AgentService.DryRun:output_type -> trellis.v1.DryRunResponse
+	30, // 25: trellis.v1.AgentService.Exec:output_type -> trellis.v1.ExecResponse
+	31, // 26: trellis.v1.AgentService.Capture:output_type -> trellis.v1.CaptureResponse
+	32, // 27: trellis.v1.AgentService.Logs:output_type -> trellis.v1.LogsResponse
+	33, // 28: trellis.v1.AgentService.Restart:output_type -> trellis.v1.RestartResponse
+	8,  // 29: trellis.v1.AgentService.SendEchoes:output_type -> trellis.v1.SendEchoesResponse
+	13, // 30: trellis.v1.AgentService.Addresses:output_type -> trellis.v1.AddressesResponse
+	15, // 31: trellis.v1.AgentService.NodeStats:output_type -> trellis.v1.NodeStatsResponse
+	17, // 32: trellis.v1.AgentService.PortStats:output_type -> trellis.v1.PortStatsResponse
+	19, // 33: trellis.v1.AgentService.UplinkStats:output_type -> trellis.v1.UplinkStatsResponse
+	21, // 34: trellis.v1.AgentService.SweepAll:output_type -> trellis.v1.SweepAllResponse
+	22, // [22:35] is the sub-list for method output_type
+	9,  // [9:22] is the sub-list for method input_type
 	9,  // [9:9] is the sub-list for extension type_name
 	9,  // [9:9] is the sub-list for extension extendee
 	0,  // [0:9] is the sub-list for field type_name
@@ -1163,7 +1260,7 @@ func file_trellis_v1_agent_proto_init() {
 		return
 	}
 	file_trellis_v1_vnet_proto_init()
-	file_trellis_v1_agent_proto_msgTypes[6].OneofWrappers = []any{
+	file_trellis_v1_agent_proto_msgTypes[8].OneofWrappers = []any{
 		(*SendEchoesResponse_Progress)(nil),
 		(*SendEchoesResponse_Result)(nil),
 	}
@@ -1173,7 +1270,7 @@ func file_trellis_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trellis_v1_agent_proto_rawDesc), len(file_trellis_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -5,7 +5,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
+
+	"trellis/internal/substrate/image"
 )
 
 // rootFS makes a root file system with the machine's shell, and the libraries
@@ -51,24 +54,81 @@ func TestImages(t *testing.T) {
 		if out, err := exec.Command("tar", "czf", archive, "-C", root, ".").CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		for i, image := range []string{root, archive, archive} {
+		for i, ref := range []string{root, archive, archive} {
 			s := spec(string(rune('a' + i)))
-			s.Image, s.IDBase = image, firstID+uint32(i)*idCount
+			s.Image, s.IDBase = ref, firstID+uint32(i)*idCount
 			s.Cmd = []string{"/bin/sh", "-c", "echo mine > /etc/own"}
-			if err := r.Prepare(t.Context(), image); err != nil {
+			if err := r.Prepare(t.Context(), ref); err != nil {
 				t.Fatal(err)
 			}
 			mustStart(t, r, s)
 			eventually(t, "the command has ended", func() bool { return service(t, r, s.ID, "command").State == ServiceExited })
 			if got := service(t, r, s.ID, "command"); got.Exit != 0 {
-				t.Errorf("%s: the command ended with %d", image, got.Exit)
+				t.Errorf("%s: the command ended with %d", ref, got.Exit)
 			}
 			if out := mustRun(t, r, s.ID, "cat /etc/own /etc/hostname"); out != "mine\n"+s.Node {
-				t.Errorf("%s: %q", image, out)
+				t.Errorf("%s: %q", ref, out)
 			}
 		}
 		if b, err := os.ReadFile(filepath.Join(root, "etc/own")); err != nil || string(b) != "image\n" {
 			t.Errorf("a node has changed its image: %q, %v", b, err)
 		}
 	})
+}
+
+// TestImagesInUseStay: the cache makes room by what no node uses, and refuses what
+// does not fit beside the rest, also after a restart of the service.
+func TestImagesInUseStay(t *testing.T) {
+	root := rootFS(t)
+	pack := func(name string) string {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(root, "etc/name"), []byte(name), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(t.TempDir(), name+".tar")
+		if out, err := exec.Command("tar", "cf", path, "-C", root, ".").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return path
+	}
+	first, second := pack("first"), pack("second")
+	info, err := os.Stat(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	room := info.Size() + info.Size()/2 + 2<<20
+	cfg := Config{RunDir: t.TempDir(), StateDir: t.TempDir(), Instance: instance(t), Images: image.Policy{
+		Directories: []string{os.TempDir()}, Cache: room, Size: room,
+	}}
+	r := newRuntime(t, cfg)
+	s := spec("a")
+	s.Image = first
+	mustStart(t, r, s)
+	refused := func(r *Runtime) {
+		t.Helper()
+		if err := r.Prepare(t.Context(), second); err == nil || !strings.Contains(err.Error(), "images that nodes use") {
+			t.Errorf("a second image beside one in use: %v", err)
+		}
+		if out := mustRun(t, r, s.ID, "cat /etc/name"); out != "first" {
+			t.Errorf("the node's image holds %q", out)
+		}
+	}
+	refused(r)
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r = newRuntime(t, cfg)
+	refused(r)
+	if err := r.Remove(t.Context(), s.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Prepare(t.Context(), second); err != nil {
+		t.Errorf("nothing is in use any more: %v", err)
+	}
+	if err := r.Prepare(t.Context(), first); err != nil {
+		t.Errorf("it goes in the place of the other: %v", err)
+	}
+	if kept, err := filepath.Glob(filepath.Join(cfg.StateDir, "images", "archive-*")); err != nil || len(kept) != 1 {
+		t.Errorf("the cache holds %v, %v", kept, err)
+	}
 }

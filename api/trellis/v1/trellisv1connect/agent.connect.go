@@ -38,6 +38,8 @@ const (
 const (
 	// AgentServicePrepareProcedure is the fully-qualified name of the AgentService's Prepare RPC.
 	AgentServicePrepareProcedure = "/trellis.v1.AgentService/Prepare"
+	// AgentServicePreparingProcedure is the fully-qualified name of the AgentService's Preparing RPC.
+	AgentServicePreparingProcedure = "/trellis.v1.AgentService/Preparing"
 	// AgentServiceDryRunProcedure is the fully-qualified name of the AgentService's DryRun RPC.
 	AgentServiceDryRunProcedure = "/trellis.v1.AgentService/DryRun"
 	// AgentServiceExecProcedure is the fully-qualified name of the AgentService's Exec RPC.
@@ -67,6 +69,8 @@ const (
 type AgentServiceClient interface {
 	// Prepare refuses a plan that the machine cannot hold; it may fetch images.
 	Prepare(context.Context, *connect.Request[v1.PrepareRequest]) (*connect.Response[v1.PrepareResponse], error)
+	// Preparing tells how far a Prepare is that is under way, for people.
+	Preparing(context.Context, *connect.Request[v1.PreparingRequest]) (*connect.Response[v1.PreparingResponse], error)
 	// DryRun tells the steps that converging to a plan would take now.
 	DryRun(context.Context, *connect.Request[v1.DryRunRequest]) (*connect.Response[v1.DryRunResponse], error)
 	// Exec runs a command in a node. The first request must be `start`, the first
@@ -106,6 +110,12 @@ func NewAgentServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			httpClient,
 			baseURL+AgentServicePrepareProcedure,
 			connect.WithSchema(agentServiceMethods.ByName("Prepare")),
+			connect.WithClientOptions(opts...),
+		),
+		preparing: connect.NewClient[v1.PreparingRequest, v1.PreparingResponse](
+			httpClient,
+			baseURL+AgentServicePreparingProcedure,
+			connect.WithSchema(agentServiceMethods.ByName("Preparing")),
 			connect.WithClientOptions(opts...),
 		),
 		dryRun: connect.NewClient[v1.DryRunRequest, v1.DryRunResponse](
@@ -180,6 +190,7 @@ func NewAgentServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 // agentServiceClient implements AgentServiceClient.
 type agentServiceClient struct {
 	prepare     *connect.Client[v1.PrepareRequest, v1.PrepareResponse]
+	preparing   *connect.Client[v1.PreparingRequest, v1.PreparingResponse]
 	dryRun      *connect.Client[v1.DryRunRequest, v1.DryRunResponse]
 	exec        *connect.Client[v1.ExecRequest, v1.ExecResponse]
 	capture     *connect.Client[v1.CaptureRequest, v1.CaptureResponse]
@@ -196,6 +207,11 @@ type agentServiceClient struct {
 // Prepare calls trellis.v1.AgentService.Prepare.
 func (c *agentServiceClient) Prepare(ctx context.Context, req *connect.Request[v1.PrepareRequest]) (*connect.Response[v1.PrepareResponse], error) {
 	return c.prepare.CallUnary(ctx, req)
+}
+
+// Preparing calls trellis.v1.AgentService.Preparing.
+func (c *agentServiceClient) Preparing(ctx context.Context, req *connect.Request[v1.PreparingRequest]) (*connect.Response[v1.PreparingResponse], error) {
+	return c.preparing.CallUnary(ctx, req)
 }
 
 // DryRun calls trellis.v1.AgentService.DryRun.
@@ -257,6 +273,8 @@ func (c *agentServiceClient) SweepAll(ctx context.Context, req *connect.Request[
 type AgentServiceHandler interface {
 	// Prepare refuses a plan that the machine cannot hold; it may fetch images.
 	Prepare(context.Context, *connect.Request[v1.PrepareRequest]) (*connect.Response[v1.PrepareResponse], error)
+	// Preparing tells how far a Prepare is that is under way, for people.
+	Preparing(context.Context, *connect.Request[v1.PreparingRequest]) (*connect.Response[v1.PreparingResponse], error)
 	// DryRun tells the steps that converging to a plan would take now.
 	DryRun(context.Context, *connect.Request[v1.DryRunRequest]) (*connect.Response[v1.DryRunResponse], error)
 	// Exec runs a command in a node. The first request must be `start`, the first
@@ -292,6 +310,12 @@ func NewAgentServiceHandler(svc AgentServiceHandler, opts ...connect.HandlerOpti
 		AgentServicePrepareProcedure,
 		svc.Prepare,
 		connect.WithSchema(agentServiceMethods.ByName("Prepare")),
+		connect.WithHandlerOptions(opts...),
+	)
+	agentServicePreparingHandler := connect.NewUnaryHandler(
+		AgentServicePreparingProcedure,
+		svc.Preparing,
+		connect.WithSchema(agentServiceMethods.ByName("Preparing")),
 		connect.WithHandlerOptions(opts...),
 	)
 	agentServiceDryRunHandler := connect.NewUnaryHandler(
@@ -364,6 +388,8 @@ func NewAgentServiceHandler(svc AgentServiceHandler, opts ...connect.HandlerOpti
 		switch r.URL.Path {
 		case AgentServicePrepareProcedure:
 			agentServicePrepareHandler.ServeHTTP(w, r)
+		case AgentServicePreparingProcedure:
+			agentServicePreparingHandler.ServeHTTP(w, r)
 		case AgentServiceDryRunProcedure:
 			agentServiceDryRunHandler.ServeHTTP(w, r)
 		case AgentServiceExecProcedure:
@@ -397,6 +423,10 @@ type UnimplementedAgentServiceHandler struct{}
 
 func (UnimplementedAgentServiceHandler) Prepare(context.Context, *connect.Request[v1.PrepareRequest]) (*connect.Response[v1.PrepareResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("trellis.v1.AgentService.Prepare is not implemented"))
+}
+
+func (UnimplementedAgentServiceHandler) Preparing(context.Context, *connect.Request[v1.PreparingRequest]) (*connect.Response[v1.PreparingResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("trellis.v1.AgentService.Preparing is not implemented"))
 }
 
 func (UnimplementedAgentServiceHandler) DryRun(context.Context, *connect.Request[v1.DryRunRequest]) (*connect.Response[v1.DryRunResponse], error) {
