@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"trellis/internal/substrate/image"
+	"trellis/test/testenv"
 )
 
 // rootFS makes a root file system with the machine's shell, and the libraries
@@ -79,7 +80,11 @@ func TestImages(t *testing.T) {
 // TestImagesInUseStay: the cache makes room by what no node uses, and refuses what
 // does not fit beside the rest, also after a restart of the service.
 func TestImagesInUseStay(t *testing.T) {
+	testenv.NeedRoot(t, "makes containers")
 	root := rootFS(t)
+	if err := os.WriteFile(filepath.Join(root, "etc/ballast"), make([]byte, 8<<20), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	pack := func(name string) string {
 		t.Helper()
 		if err := os.WriteFile(filepath.Join(root, "etc/name"), []byte(name), 0o644); err != nil {
@@ -96,11 +101,14 @@ func TestImagesInUseStay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	room := info.Size() + info.Size()/2 + 2<<20
+	room := info.Size() + info.Size()/2 + 1<<20
 	cfg := Config{RunDir: t.TempDir(), StateDir: t.TempDir(), Instance: instance(t), Images: image.Policy{
 		Directories: []string{os.TempDir()}, Cache: room, Size: room,
 	}}
-	r := newRuntime(t, cfg)
+	r, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
 	s := spec("a")
 	s.Image = first
 	mustStart(t, r, s)

@@ -338,7 +338,16 @@ func (c *Cache) make(key, ref string, fill func(w *work) (*Image, error)) (_ *Im
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := os.Rename(filepath.Join(w.dir, "image"), filepath.Join(c.dir, key)); err != nil {
+	err = os.Rename(filepath.Join(w.dir, "image"), filepath.Join(c.dir, key))
+	if errors.Is(err, fs.ErrExist) { // another service over the same directory was faster
+		if e, err = readEntry(filepath.Join(c.dir, key)); err == nil {
+			c.entries[key] = e
+			c.used += e.Bytes
+			out := e.Image
+			return &out, nil
+		}
+	}
+	if err != nil {
 		return nil, err
 	}
 	c.entries[key] = e

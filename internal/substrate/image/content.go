@@ -108,6 +108,9 @@ func forPlatform(index *v1.IndexManifest) []v1.Descriptor {
 	return found
 }
 
+// maxLayers is how many layers an image may have; other tools stop at 127.
+const maxLayers = 512
+
 // layer is a layer of an image whose digests are known.
 type layer struct {
 	v1.Descriptor
@@ -143,6 +146,9 @@ func describe(text []byte, blobs []v1.Descriptor) (*v1.ConfigFile, []layer, erro
 	}
 	if len(file.RootFS.DiffIDs) != len(blobs) {
 		return nil, nil, fmt.Errorf("its manifest has %d layers, and its configuration %d; get the image anew", len(blobs), len(file.RootFS.DiffIDs))
+	}
+	if len(blobs) > maxLayers {
+		return nil, nil, fmt.Errorf("it has %d layers; %d are possible", len(blobs), maxLayers)
 	}
 	layers := make([]layer, len(blobs))
 	for i, d := range blobs {

@@ -100,7 +100,9 @@ func (x *extractor) place(name string, h *tar.Header, content io.Reader) error {
 		defer unix.Close(fd)
 		return finish(fd, h)
 	}
-	x.note(name)
+	if err := x.note(name); err != nil {
+		return err
+	}
 	parent, err := x.parent(name)
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -253,4 +254,26 @@ func rewrite(t *testing.T, l string, m *v1.Manifest, f *v1.ConfigFile, withConfi
 	if err := os.WriteFile(filepath.Join(l, "index.json"), index, 0o644); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestNamesWithoutEnd names one directory by way of very many links.
+func TestNamesWithoutEnd(t *testing.T) {
+	deep := strings.Repeat("d/", 200)
+	lower := []entry{dir("bin"), file(deep+"x", "")}
+	var upper []entry
+	for i := range 50 {
+		upper = append(upper, link(fmt.Sprint("l", i), "."), file(fmt.Sprintf("l%d/%sf%d", i, deep, i), ""))
+	}
+	img := empty.Image
+	var err error
+	for _, l := range [][]byte{archive(t, lower...), archive(t, upper...)} {
+		if img, err = mutate.AppendLayers(img, static.NewLayer(l, types.DockerUncompressedLayer)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := limited(t, t.TempDir(), Policy{Files: 1000}, nil)
+	if _, err := c.Get(t.Context(), writeLayout(t, img)); err == nil || !strings.Contains(err.Error(), "more than 1000 files") {
+		t.Errorf("%v", err)
+	}
+	nothingKept(t, c)
 }

@@ -19,18 +19,23 @@ const (
 	opaque   = ".wh..wh..opq" // nothing of this directory
 )
 
-// note keeps that this layer has made name, and so the directories that it is in.
-func (x *extractor) note(name string) {
+// note keeps that this layer has made name, and so the directories that it is in. By
+// way of links one directory may have any number of names, which are bounded, too.
+func (x *extractor) note(name string) error {
 	if x.made == nil {
-		return
+		return nil
 	}
 	for ; name != "."; name = path.Dir(name) {
 		h := maphash.String(x.seed, name)
 		if _, known := x.made[h]; known {
-			return
+			return nil
 		}
 		x.made[h] = struct{}{}
 	}
+	if len(x.made) > 4*x.w.c.policy.Files {
+		return x.w.tooMany()
+	}
+	return nil
 }
 
 func (x *extractor) has(name string) bool {

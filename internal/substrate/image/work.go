@@ -78,7 +78,7 @@ func (w *work) charge(n int64) error {
 func (w *work) entry(name string, bytes int64) error {
 	p := &w.c.policy
 	if w.files++; w.files > p.Files {
-		return fmt.Errorf("it holds more than %d files; raise images: {files: …} in the service's configuration, or use a smaller image", p.Files)
+		return w.tooMany()
 	}
 	if bytes < 0 || bytes > p.Size {
 		return w.tooLarge()
@@ -95,6 +95,10 @@ func (w *work) entry(name string, bytes int64) error {
 		w.tell()
 	}
 	return nil
+}
+
+func (w *work) tooMany() error {
+	return fmt.Errorf("it holds more than %d files; raise images: {files: …} in the service's configuration, or use a smaller image", w.c.policy.Files)
 }
 
 // stream books bytes of an archive as they are unpacked, whether they are written
