@@ -34,7 +34,7 @@ struct egress {
 	__u32 slot;        /* of the port in counters */
 	__u32 device;      /* in devices: the uplink; MODE_DIRECT: the peer, its slot in counters, too */
 	__u32 uplink;      /* interface index; 0: MODE_DIRECT */
-	__u32 peer_block;  /* MODE_DIRECT: of the peer's node */
+	__u32 peer_block;  /* MODE_DIRECT: of the peer's node, a hint as in metadata */
 	__u32 longest;     /* inner frame, bytes */
 	__u32 link_mtu;    /* of the IP packet; for the agent */
 	struct outer outer;
@@ -111,7 +111,7 @@ static __noinline __u32 overflow_egress(__u64 netns, __u32 ifindex)
  */
 static __always_inline struct egress *egress_of(__u32 block, __u64 netns, __u32 ifindex)
 {
-	__u32 index = block + ifindex;
+	__u32 index = block_place(block, ifindex);
 	__u64 *number = bpf_map_lookup_elem(&egress_index, &index);
 	struct egress *e;
 

@@ -12,15 +12,15 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* readdress writes the addresses that the FIB has found, which lie in a row. */
-static __always_inline void readdress(struct ethhdr *eth, const struct fib_entry *f)
+/* readdress writes the addresses that the FIB has found. */
+static __always_inline void readdress(struct ethhdr *eth, const void *smac, const void *dmac)
 {
 	word16 *to = (word16 *)eth;
 
 #pragma unroll
 	for (int i = 0; i < ETH_ALEN / 2; i++) {
-		to[i] = f->dmac[i];
-		to[i + ETH_ALEN / 2] = f->smac[i];
+		to[i] = ((const word16 *)dmac)[i];
+		to[i + ETH_ALEN / 2] = ((const word16 *)smac)[i];
 	}
 }
 
@@ -38,7 +38,7 @@ int node_in(struct xdp_md *ctx)
 	struct ethhdr *eth;
 	struct cursor c;
 	struct net *net;
-	__u32 block, slot, tap;
+	__u32 block, slot, tap, ifindex;
 	__u64 netns;
 	int asked, why;
 	int rx = STACK_NONE;
@@ -90,20 +90,26 @@ int node_in(struct xdp_md *ctx)
 	 */
 	in.tick = bpf_jiffies64();
 	in.netns = netns;
-	f = fib_entry_of(&q, &in);
-	why = STACK_LOOKUP;
-	if (!f)
-		goto stack;
-	asked = rx == RX_UNCACHED || !fib_hit(f, &q, &in);
+	if (fib_caches()) {
+		f = fib_entry_of(&q, &in);
+		why = STACK_LOOKUP;
+		if (!f)
+			goto stack;
+		asked = rx == RX_UNCACHED || !fib_hit(f, &q, &in);
+	} else {
+		f = 0;
+		asked = 1;
+	}
 	if (asked) {
-		why = lookup_reason(fib_lookup(ctx, f, &q, &in));
+		why = lookup_reason(fib_caches() ? fib_lookup(ctx, f, &q, &in) : bpf_fib_lookup(ctx, &q.fib, sizeof(q.fib), 0));
 		if (why)
 			goto stack;
-		why = STACK_REDIRECT;
-		if (f->ifindex == ctx->ingress_ifindex)
-			goto stack;
 	}
-	e = egress_of(block, netns, f->ifindex);
+	ifindex = fib_caches() ? f->ifindex : q.fib.ifindex;
+	why = STACK_REDIRECT;
+	if (asked && ifindex == ctx->ingress_ifindex)
+		goto stack;
+	e = egress_of(block, netns, ifindex);
 	why = STACK_EGRESS;
 	if (!e)
 		goto stack;
@@ -111,9 +117,9 @@ int node_in(struct xdp_md *ctx)
 	why = STACK_MTU;
 	if (length > e->longest)
 		goto stack;
-	p = policy_of(block, netns, f->ifindex);
+	p = policy_of(block, netns, ifindex);
 	if (!tx_cached(&p, length)) {
-		why = tx_reason(ctx, &p, f->ifindex, length);
+		why = tx_reason(ctx, &p, ifindex, length);
 		if (why)
 			goto stack;
 	}
@@ -131,9 +137,13 @@ int node_in(struct xdp_md *ctx)
 			copy_frame(ctx, slot, TAP_TO_NODE);
 		((struct ipv6hdr *)ip)->hop_limit--;
 	}
-	if (asked && rx == STACK_NONE)
-		fib_validate(f, &in);
-	readdress(eth, f);
+	if (fib_caches()) {
+		if (asked && rx == STACK_NONE)
+			fib_validate(f, &in);
+		readdress(eth, f->smac, f->dmac);
+	} else {
+		readdress(eth, q.fib.smac, q.fib.dmac);
+	}
 	return transmit(ctx, e, length);
 stack:
 	return to_stack(ctx, slot, why);

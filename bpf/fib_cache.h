@@ -50,6 +50,28 @@ struct {
 	__type(value, struct fib_entry);
 } fib_cache SEC(".maps");
 
+/* What only tells whether the kernel is built with PREEMPT_RT, where a spinlock may
+ * sleep and is none of these (include/linux/spinlock_types.h). */
+struct raw_spinlock {
+	int raw_lock;
+};
+
+struct spinlock {
+	struct raw_spinlock rlock;
+} OF_KERNEL;
+
+/*
+ * With PREEMPT_RT a program may be preempted by another on its CPU (where softirqs take no
+ * lock of the CPU's: Linux 6.18, commit 3253cb49cbad), which would change the entry that the
+ * first has looked at. So there nothing is cached. The verifier leaves the rest out.
+ */
+static __always_inline int fib_caches(void)
+{
+	struct spinlock *lock = 0;
+
+	return bpf_core_field_exists(lock->rlock);
+}
+
 /* What is compared besides the query. */
 struct fib_context {
 	__u64 tick;    /* when: before the FIB is asked */

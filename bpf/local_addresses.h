@@ -17,14 +17,12 @@
 #define LOCAL_STEPS 4096
 #define LOCAL_FEW 128
 
-/* No namespace's cookie: the addresses are being written. */
-#define LOCAL_BUSY (~0ULL)
-
 /* The addresses of a node, kept for each port that packets leave by. */
 struct local_addresses {
 	__u64 netns; /* 0: none yet */
 	__u32 changes;
-	__u32 steps; /* more than LOCAL_STEPS: too many */
+	__u32 steps;    /* more than LOCAL_STEPS: too many */
+	__u64 version;  /* odd: they are being written */
 	__u64 bits[LOCAL_WORDS];
 };
 
@@ -77,6 +75,63 @@ static long address_walk_step(__u32 step, struct address_walk *w)
 	return 0;
 }
 
+/*
+ * keep_addresses keeps what a walk has seen. One writes at a time: of two that mixed
+ * theirs, one may have seen fewer addresses than the count of changes then tells. Atomic
+ * operations that give a value order what stands before and behind them
+ * (Documentation/bpf/standardization/instruction-set.rst, memory-barriers.txt).
+ */
+static __always_inline void keep_addresses(struct local_addresses *o, const struct address_walk *w, __u64 netns, __u32 changes)
+{
+	__u64 version = *(volatile __u64 *)&o->version;
+
+	if (version & 1 || __sync_val_compare_and_swap(&o->version, version, version + 1) != version)
+		return;
+	o->netns = netns;
+	o->changes = changes;
+	o->steps = w->steps;
+	copy(o->bits, w->bits, sizeof(o->bits));
+	__sync_lock_test_and_set(&o->version, version + 2);
+}
+
+/*
+ * behind gives an address that depends on a value, so that no processor reads there
+ * before it has read the value.
+ */
+static __always_inline void *behind(void *address, __u64 value)
+{
+	asm volatile("%[value] &= 0\n%[address] += %[value]" : [value] "+r"(value), [address] "+r"(address));
+	return address;
+}
+
+/* What is_local_address finds out from what is kept. */
+enum local_answer {
+	LOCAL_UNKNOWN,
+	LOCAL_NO,
+	LOCAL_YES,
+};
+
+/* kept_address takes what is kept if it is the namespace's of these changes, and was
+ * not written meanwhile. */
+static __always_inline enum local_answer kept_address(struct local_addresses *o, __u64 netns, __u32 changes, __u32 hash)
+{
+	__u64 version = *(volatile __u64 *)&o->version, word, mixed;
+	struct local_addresses *then = behind(o, version);
+	__u32 steps;
+
+	if (version & 1 || *(volatile __u64 *)&then->netns != netns || *(volatile __u32 *)&then->changes != changes)
+		return LOCAL_UNKNOWN;
+	steps = *(volatile __u32 *)&then->steps;
+	word = *(volatile __u64 *)&then->bits[LOCAL_WORD(hash)];
+	mixed = word | steps;
+	then = behind(o, mixed);
+	if (*(volatile __u64 *)&then->version != version)
+		return LOCAL_UNKNOWN;
+	if (!(word & LOCAL_BIT(hash)))
+		return LOCAL_NO;
+	return steps > LOCAL_FEW ? LOCAL_YES : LOCAL_UNKNOWN;
+}
+
 /* walk_addresses looks an address up the long way, and keeps what it has seen. */
 static __noinline int walk_addresses(struct xdp_md *ctx, __be32 address, __u32 slot)
 {
@@ -94,14 +149,8 @@ static __noinline int walk_addresses(struct xdp_md *ctx, __be32 address, __u32 s
 		w.found = 1;
 	}
 	o = bpf_map_lookup_elem(&local_addresses, &slot);
-	/* One writes at a time: of two that mixed theirs, one may have seen fewer
-	 * addresses than the count of changes then tells. */
-	if (o && __sync_lock_test_and_set(&o->netns, LOCAL_BUSY) != LOCAL_BUSY) {
-		o->changes = changes;
-		o->steps = w.steps;
-		__builtin_memcpy(o->bits, w.bits, sizeof(o->bits));
-		__sync_lock_test_and_set(&o->netns, net->net_cookie);
-	}
+	if (o)
+		keep_addresses(o, &w, net->net_cookie, changes);
 	return w.found;
 }
 
@@ -109,13 +158,9 @@ static __noinline int walk_addresses(struct xdp_md *ctx, __be32 address, __u32 s
 static __always_inline int is_local_address(struct xdp_md *ctx, struct net *net, __be32 address, __u32 slot)
 {
 	struct local_addresses *o = bpf_map_lookup_elem(&local_addresses, &slot);
-	__u32 hash = address_hash(address);
+	enum local_answer kept = LOCAL_UNKNOWN;
 
-	if (o && o->netns == net->net_cookie && o->changes == (__u32)net->ipv4.dev_addr_genid.counter) {
-		if (!(o->bits[LOCAL_WORD(hash)] & LOCAL_BIT(hash)))
-			return 0;
-		if (o->steps > LOCAL_FEW)
-			return 1;
-	}
-	return walk_addresses(ctx, address, slot);
+	if (o)
+		kept = kept_address(o, net->net_cookie, net->ipv4.dev_addr_genid.counter, address_hash(address));
+	return kept == LOCAL_UNKNOWN ? walk_addresses(ctx, address, slot) : kept == LOCAL_YES;
 }

@@ -27,6 +27,16 @@ enum mode {
 	MODE_EGRE6 = 5,    /* over IPv6 */
 };
 
+/* The most entries of the array ports: one is never changed while it may be read, but
+ * replaced by another, so there are more of them than ports. */
+#define MAX_PORT_ENTRIES (MAX_PORTS + 1024)
+
+/* How often an entry is looked for whose number turns out to be another's: the
+ * memory of a hash's replaced value may be another key's at once (htab_elem_free,
+ * kernel/bpf/hashtab.c), so what decides about tenants lies in arrays, in entries
+ * that name their owner. */
+#define INDEX_TRIES 3
+
 /* One device: where its frames go, and where they are counted. */
 struct port {
 	/* The far end of its veth pair, where it can take XDP frames; ifindex 0:
@@ -43,6 +53,8 @@ struct port {
 	__u32 block;  /* of the node, in egress_index: its first place; 0: none */
 	__u32 block_size;
 	__u64 peer_mac; /* of the peer's node, in the first six bytes in memory; 0: not known */
+	__u32 index; /* interface index of the device: whose the entry is */
+	__u32 pad;
 };
 
 /* One device's counters on one CPU, a cache line. */
@@ -58,7 +70,7 @@ struct dropped {
 	__u64 packets[24];
 };
 
-_Static_assert(sizeof(struct port) == 48, "the agent shares this layout");
+_Static_assert(sizeof(struct port) == 56, "the agent shares this layout");
 _Static_assert(sizeof(struct traffic) == 64, "the agent shares this layout");
 _Static_assert(DROP_REASONS * sizeof(__u64) <= sizeof(struct dropped), "every reason has its counter");
 
@@ -67,6 +79,14 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, MAX_PORTS);
 	__type(key, __u32); /* interface index */
+	__type(value, __u32); /* number of the device's entry in ports */
+} port_index SEC(".maps");
+
+/* A number is given out again when no program runs any more that may have read it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_PORT_ENTRIES);
+	__type(key, __u32);
 	__type(value, struct port);
 } ports SEC(".maps");
 

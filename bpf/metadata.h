@@ -14,11 +14,21 @@
 
 struct metadata {
 	__u32 magic;
-	__u32 block; /* where egress_index may have the node's interfaces: a hint */
+	__u32 block; /* where egress_index may have the node's interfaces: a hint, see block_place */
 	__u32 port;  /* the slot of the port that the frame arrives by, and METADATA_TAP */
 };
 
 #define METADATA_TAP (1U << 31) /* copies are wanted of what arrives by the port */
+
+/* Of a block: the first of its places, and above it the logarithm of how many they are. */
+#define BLOCK_BASE 0x00ffffff
+#define BLOCK_ORDER 24
+
+/* block_place gives the place of an interface in its node's block, 0 if it has none. */
+static __always_inline __u32 block_place(__u32 block, __u32 ifindex)
+{
+	return ifindex >> (block >> BLOCK_ORDER & 31) ? 0 : (block & BLOCK_BASE) + ifindex;
+}
 
 /* The frame's metadata, NULL if it has none of ours. */
 static __always_inline struct metadata *metadata_of(const struct xdp_md *ctx)

@@ -17,14 +17,14 @@
 #define POLICY_RX6 2
 #define POLICY_TX 4
 
-/* One word, so that it is read and written at once. From the top: 24 bits of the
- * tick, 16 of whose it is, the MTU (with POLICY_TX), and the bits above. */
-#define POLICY_OWNER 24
-#define POLICY_TICK 40
+/* From the top: 40 bits of the tick, the MTU (with POLICY_TX), and the bits above. */
+#define POLICY_TICK 24
 #define POLICY_MTU 8
 
+/* Halves of two writers' words do not fit together, and are nobody's. */
 struct policy_word {
 	__u64 word;
+	__u64 check; /* the word and its owner, by exclusive or */
 };
 
 struct {
@@ -37,24 +37,28 @@ struct {
 struct policy_entry {
 	struct policy_word *at; /* NULL: nothing is cached */
 	__u64 word;             /* of this tick and interface */
+	__u64 owner;
 };
 
 /*
- * policy_of gives what is cached of a node's interface. Whose a word is: interface
- * indices repeat from namespace to namespace, and the block is a hint, so the
- * number of the namespace goes in.
+ * policy_of gives what is cached of a node's interface, if that has a place in the
+ * node's block. Whose a word is: interface indices repeat from namespace to namespace,
+ * and the block is a hint. The owner is a number that no other interface has: multiples
+ * of the golden ratio lie further apart than indices, for 2^31 namespaces.
  */
 static __always_inline struct policy_entry policy_of(__u32 block, __u64 netns, __u32 ifindex)
 {
-	__u32 index = block + ifindex;
-	struct policy_entry p = {.at = bpf_map_lookup_elem(&policy_cache, &index)};
-	__u64 owner = (netns * 31 + ifindex) & 0xffff;
+	__u32 place = block_place(block, ifindex);
+	struct policy_entry p = {
+		.at = place ? bpf_map_lookup_elem(&policy_cache, &place) : 0,
+		.word = bpf_jiffies64() << POLICY_TICK,
+		.owner = netns * 0x9e3779b97f4a7c15ULL + ifindex,
+	};
 
-	p.word = bpf_jiffies64() << POLICY_TICK | owner << POLICY_OWNER;
 	if (p.at) {
-		__u64 cached = *(volatile __u64 *)&p.at->word;
+		__u64 cached = *(volatile __u64 *)&p.at->word, check = *(volatile __u64 *)&p.at->check;
 
-		if (!((cached ^ p.word) >> POLICY_OWNER))
+		if (!((cached ^ p.word) >> POLICY_TICK) && (cached ^ check) == p.owner)
 			p.word = cached;
 	}
 	return p;
@@ -63,8 +67,10 @@ static __always_inline struct policy_entry policy_of(__u32 block, __u64 netns, _
 static __always_inline void cache_policy(struct policy_entry *p, __u64 bits)
 {
 	p->word |= bits;
-	if (p->at)
+	if (p->at) {
 		*(volatile __u64 *)&p->at->word = p->word;
+		*(volatile __u64 *)&p->at->check = p->word ^ p->owner;
+	}
 }
 
 static __always_inline int policy_cached(const struct policy_entry *p, __u64 bit)

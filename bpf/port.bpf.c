@@ -54,6 +54,10 @@ int port_in(struct __sk_buff *skb)
 	if (!p)
 		return drop(skb, 0, DROP_UNJOINED);
 	count_from(skb, p->slot);
+	/* When a frame may leave, as its sender has said (SO_TXTIME), would have others'
+	 * wait behind it in a queue that all share. A veth does not take it away (Linux
+	 * 5.18, skb_clear_tstamp). */
+	skb->tstamp = 0;
 	switch (p->mode) {
 	case MODE_DIRECT:
 		count_to(skb, p->peer_slot);

@@ -48,5 +48,15 @@ static __always_inline struct port *port_of(const struct __sk_buff *skb)
 {
 	__u32 ifindex = skb->ifindex;
 
-	return bpf_map_lookup_elem(&ports, &ifindex);
+	for (int i = 0; i < INDEX_TRIES; i++) {
+		__u32 *number = bpf_map_lookup_elem(&port_index, &ifindex);
+		struct port *p;
+
+		if (!number)
+			break;
+		p = bpf_map_lookup_elem(&ports, number);
+		if (p && p->index == ifindex)
+			return p;
+	}
+	return 0;
 }

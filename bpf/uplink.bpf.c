@@ -19,9 +19,11 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 struct tunnel {
 	struct in6_addr remote, local; /* IPv4 as ::ffff:a.b.c.d */
 	__u32 slot;    /* of the port, in devices and counters */
-	__u32 block;   /* of its node, in egress_index */
+	__u32 block;   /* of its node: a hint as in metadata */
 	__u32 longest; /* inner frame, bytes */
 	__u32 tap;     /* METADATA_TAP: copies are wanted of what arrives */
+	__be32 key;    /* of GRE: whose the entry is */
+	__u32 pad;
 };
 
 /* How an uplink's program is attached. */
@@ -38,7 +40,7 @@ struct uplink {
 	struct in6_addr address[MAX_ADDRESSES]; /* that tunnels end at */
 };
 
-_Static_assert(sizeof(struct tunnel) == 48, "the agent shares this layout");
+_Static_assert(sizeof(struct tunnel) == 56, "the agent shares this layout");
 _Static_assert(sizeof(struct uplink) == 272, "the agent shares this layout");
 
 struct {
@@ -46,6 +48,14 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, MAX_PORTS);
 	__type(key, __be32); /* of GRE */
+	__type(value, __u32); /* number of the tunnel's entry in tunnels */
+} tunnel_index SEC(".maps");
+
+/* As ports: an entry is never changed while it may be read. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_PORT_ENTRIES);
+	__type(key, __u32);
 	__type(value, struct tunnel);
 } tunnels SEC(".maps");
 
@@ -169,6 +179,21 @@ static __always_inline int gre_fault(const struct gre *gre)
 	return SOUND;
 }
 
+static __always_inline struct tunnel *tunnel_of(__be32 key)
+{
+	for (int i = 0; i < INDEX_TRIES; i++) {
+		__u32 *number = bpf_map_lookup_elem(&tunnel_index, &key);
+		struct tunnel *t;
+
+		if (!number)
+			break;
+		t = bpf_map_lookup_elem(&tunnels, number);
+		if (t && t->key == key)
+			return t;
+	}
+	return 0;
+}
+
 SEC("xdp.frags")
 int uplink_in(struct xdp_md *ctx)
 {
@@ -179,7 +204,6 @@ int uplink_in(struct xdp_md *ctx)
 	struct tunnel *t;
 	struct gre *gre;
 	__u32 inner;
-	__be32 key;
 
 	if (!eth)
 		return XDP_PASS;
@@ -204,8 +228,7 @@ int uplink_in(struct xdp_md *ctx)
 		return reject(ctx, &r.local, r.fault);
 	if (r.packet < r.before + sizeof(struct ethhdr))
 		return reject(ctx, &r.local, DROP_RUNT);
-	key = gre->key;
-	t = bpf_map_lookup_elem(&tunnels, &key);
+	t = tunnel_of(gre->key);
 	if (!t || !same(&t->remote, &r.remote) || !same(&t->local, &r.local))
 		return reject(ctx, &r.local, DROP_UNKNOWN_PEER);
 

@@ -3,6 +3,7 @@ package dataplane
 import (
 	"errors"
 	"fmt"
+	"math/bits"
 	"sync/atomic"
 	"unsafe"
 
@@ -12,6 +13,7 @@ import (
 
 const (
 	maxEgressIndex = 131072 // MAX_EGRESS_INDEX of bpf/egress.h
+	blockOrder     = 24     // BLOCK_ORDER of bpf/metadata.h
 	blockUnit      = 8      // places of a block are a multiple
 	// maxBlock bounds what one node can take of the places that all share; its
 	// interfaces beyond are found by a hash.
@@ -117,6 +119,15 @@ func blockSizeFor(ifindex uint32) uint32 {
 		size *= 2
 	}
 	return size
+}
+
+// blockHint gives what the metadata of frames for a port says of its node's block
+// (bpf/metadata.h).
+func blockHint(p portProgsPort) uint32 {
+	if p.Block == 0 {
+		return 0
+	}
+	return p.Block | uint32(bits.TrailingZeros32(p.BlockSize))<<blockOrder
 }
 
 // growBlock sees to it that a node's block has a place for the interface index, if

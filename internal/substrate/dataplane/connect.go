@@ -154,7 +154,7 @@ func (d *Dataplane) setTunnel(p portProgsPort, path tunnel.Path) error {
 			return nil
 		}
 	}
-	t := uplinkProgsTunnel{Slot: to.Slot, Block: to.Block, Longest: uint32(path.MTU + ethSize + tagSize)}
+	t := uplinkProgsTunnel{Slot: to.Slot, Block: blockHint(to), Longest: uint32(path.MTU + ethSize + tagSize)}
 	if d.taps[to.Slot] != nil {
 		t.Tap = metadataTap
 	}

@@ -77,7 +77,7 @@ func TestStartKeepsWhatArrives(t *testing.T) {
 	b := newBench(t)
 	must(t, b.Connect(b.port, b.port, path4(b.uplink)))
 	must(t, b.Close())
-	m, err := ebpf.LoadPinnedMap(filepath.Join(b.dir, "@", dataplane.Layout, "tunnels"), nil)
+	m, err := ebpf.LoadPinnedMap(filepath.Join(b.dir, "@", dataplane.Layout, "tunnel_index"), nil)
 	must(t, err)
 	defer m.Close()
 	must(t, m.Freeze()) // whoever writes to it is refused
@@ -179,11 +179,20 @@ func TestManyInterfaces(t *testing.T) {
 		t.Errorf("%d ends are beyond the block, want 1", n)
 	}
 	forwards("an index beyond every block")
+	within := func(block, place uint32) bool {
+		first := block & 0xffffff
+		return place >= first && place < first+1<<(block>>24)
+	}
+	for _, place := range r.filled(t, "policy_cache") {
+		if !within(before, place) && !within(r.Block(r.port), place) {
+			t.Errorf("something of the node is cached at %d, outside its blocks %#x and %#x", place, before, r.Block(r.port))
+		}
+	}
 	must(t, r.Close())
 	r.Dataplane = mustOpen(t, r.dir)
 	forwards("after a restart")
 	must(t, r.Remove("net"))
-	if n := contents(t, r.dir); n["egress_index"]+n["egress_overflow"]+n["ports"] != 0 {
+	if n := contents(t, r.dir); n["egress_index"]+n["egress_overflow"]+n["port_index"] != 0 {
 		t.Errorf("left: %v", n)
 	}
 }

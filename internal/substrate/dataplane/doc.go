@@ -6,7 +6,7 @@
 // flowing, and the next one adopts what runs. [Open] puts the programs of this
 // build in the place of another's, link by link, each in one atomic step.
 //
-//	<dir>/@/v4/ports, counters, …   the maps; v4 is their layout
+//	<dir>/@/v5/ports, counters, …   the maps; v5 is their layout
 //	<dir>/@/port_in, …              the programs
 //	<dir>/@/uplink/<name>           the XDP link of an uplink, dots as colons
 //	<dir>/<vnet>/<device>           the link at the device's ingress

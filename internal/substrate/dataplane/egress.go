@@ -80,7 +80,7 @@ func (d *Dataplane) wantedEgress(p portProgsPort, have portProgsEgress) (e portP
 			return e
 		}
 		// How long a frame may be, the kernel looks itself: both have the link's MTU.
-		e = portProgsEgress{Mode: p.Mode, Slot: p.Slot, Device: peer.Slot, PeerBlock: peer.Block, Longest: anyLength}
+		e = portProgsEgress{Mode: p.Mode, Slot: p.Slot, Device: peer.Slot, PeerBlock: blockHint(peer), Longest: anyLength}
 		if d.taps[peer.Slot] != nil {
 			e.Flags |= portProgsEgressFlagEGRESS_PEER_TAP
 		}

@@ -2,17 +2,19 @@ package dataplane
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
 )
 
-// Block gives the place of a port's node in the index of egress entries.
+// Block gives the hint at the places of a port's node in the index of egress entries.
 func (d *Dataplane) Block(port int) uint32 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	e, _ := d.ports.get(uint32(port))
-	return e.Block
+	return blockHint(e)
 }
 
 // Slot gives that of a port in the maps of counters.
@@ -100,3 +102,23 @@ func (d *Dataplane) RegisterFirst(made func() int) error {
 
 // Layout names the directory of the pinned maps.
 const Layout = layoutVersion
+
+// CarriedLayout is the layout before, and Carried what of its maps goes on in this one.
+const CarriedLayout = carriedLayout
+
+var Carried = carried
+
+// OpenPreemptible is Open on a kernel with PREEMPT_RT: what such a kernel makes of the question
+// whether a spinlock is one (bpf/fib_cache.h).
+func OpenPreemptible(dir string) (*Dataplane, error) {
+	return open(dir, build{hasTCX: hasTCX, edit: func(spec *ebpf.CollectionSpec) {
+		for _, p := range spec.Programs {
+			for i := range p.Instructions {
+				ins := &p.Instructions[i]
+				if r := btf.CORERelocationMetadata(ins); r != nil && strings.Contains(r.String(), `"spinlock"`) {
+					*ins = asm.Mov.Imm(ins.Dst, 0)
+				}
+			}
+		}
+	}})
+}

@@ -81,6 +81,7 @@ const (
 	fastProgsMapFibCache       = "fib_cache"
 	fastProgsMapLocalAddresses = "local_addresses"
 	fastProgsMapPolicyCache    = "policy_cache"
+	fastProgsMapPortIndex      = "port_index"
 	fastProgsMapPorts          = "ports"
 	fastProgsMapStackExits     = "stack_exits"
 	fastProgsMapTaps           = "taps"
@@ -148,6 +149,7 @@ type fastProgsMapSpecs struct {
 	FibCache       *ebpf.MapSpec `ebpf:"fib_cache"`
 	LocalAddresses *ebpf.MapSpec `ebpf:"local_addresses"`
 	PolicyCache    *ebpf.MapSpec `ebpf:"policy_cache"`
+	PortIndex      *ebpf.MapSpec `ebpf:"port_index"`
 	Ports          *ebpf.MapSpec `ebpf:"ports"`
 	StackExits     *ebpf.MapSpec `ebpf:"stack_exits"`
 	Taps           *ebpf.MapSpec `ebpf:"taps"`
@@ -189,6 +191,7 @@ type fastProgsMaps struct {
 	FibCache       *ebpf.Map `ebpf:"fib_cache"`
 	LocalAddresses *ebpf.Map `ebpf:"local_addresses"`
 	PolicyCache    *ebpf.Map `ebpf:"policy_cache"`
+	PortIndex      *ebpf.Map `ebpf:"port_index"`
 	Ports          *ebpf.Map `ebpf:"ports"`
 	StackExits     *ebpf.Map `ebpf:"stack_exits"`
 	Taps           *ebpf.Map `ebpf:"taps"`
@@ -206,6 +209,7 @@ func (m *fastProgsMaps) Close() error {
 		m.FibCache,
 		m.LocalAddresses,
 		m.PolicyCache,
+		m.PortIndex,
 		m.Ports,
 		m.StackExits,
 		m.Taps,

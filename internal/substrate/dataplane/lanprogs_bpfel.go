@@ -16,12 +16,13 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	lanProgsMapCounters = "counters"
-	lanProgsMapDrops    = "drops"
-	lanProgsMapPorts    = "ports"
-	lanProgsProgLanHost = "lan_host"
-	lanProgsProgLanIn   = "lan_in"
-	lanProgsProgLanOut  = "lan_out"
+	lanProgsMapCounters  = "counters"
+	lanProgsMapDrops     = "drops"
+	lanProgsMapPortIndex = "port_index"
+	lanProgsMapPorts     = "ports"
+	lanProgsProgLanHost  = "lan_host"
+	lanProgsProgLanIn    = "lan_in"
+	lanProgsProgLanOut   = "lan_out"
 )
 
 // loadLanProgs returns the embedded CollectionSpec for lanProgs.
@@ -75,9 +76,10 @@ type lanProgsProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type lanProgsMapSpecs struct {
-	Counters *ebpf.MapSpec `ebpf:"counters"`
-	Drops    *ebpf.MapSpec `ebpf:"drops"`
-	Ports    *ebpf.MapSpec `ebpf:"ports"`
+	Counters  *ebpf.MapSpec `ebpf:"counters"`
+	Drops     *ebpf.MapSpec `ebpf:"drops"`
+	PortIndex *ebpf.MapSpec `ebpf:"port_index"`
+	Ports     *ebpf.MapSpec `ebpf:"ports"`
 }
 
 // lanProgsVariableSpecs contains global variables before they are loaded into the kernel.
@@ -106,15 +108,17 @@ func (o *lanProgsObjects) Close() error {
 //
 // It can be passed to loadLanProgsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type lanProgsMaps struct {
-	Counters *ebpf.Map `ebpf:"counters"`
-	Drops    *ebpf.Map `ebpf:"drops"`
-	Ports    *ebpf.Map `ebpf:"ports"`
+	Counters  *ebpf.Map `ebpf:"counters"`
+	Drops     *ebpf.Map `ebpf:"drops"`
+	PortIndex *ebpf.Map `ebpf:"port_index"`
+	Ports     *ebpf.Map `ebpf:"ports"`
 }
 
 func (m *lanProgsMaps) Close() error {
 	return _LanProgsClose(
 		m.Counters,
 		m.Drops,
+		m.PortIndex,
 		m.Ports,
 	)
 }

@@ -19,7 +19,9 @@ func TestLayoutIsShared(t *testing.T) {
 		is   uint32
 		want uintptr
 	}{
-		"ports":                    {ports.Maps["ports"].MaxEntries, maxPorts},
+		"ports":                    {ports.Maps["port_index"].MaxEntries, maxPorts},
+		"entries of ports":         {ports.Maps["ports"].MaxEntries, maxPortEntries},
+		"entries of tunnels":       {uplinks.Maps["tunnels"].MaxEntries, maxPortEntries},
 		"egress entries":           {ports.Maps["egresses"].MaxEntries, maxEgresses},
 		"places":                   {ports.Maps["egress_index"].MaxEntries, maxEgressIndex},
 		"bytes of a place":         {ports.Maps["egress_index"].ValueSize, 8},

@@ -59,7 +59,7 @@ func (r *thoroughfare) state(t testing.TB) string {
 func contents(t testing.TB, dir string) map[string]int {
 	t.Helper()
 	n := map[string]int{}
-	for _, name := range []string{"ports", "tunnels", "egress_overflow", "tunnel_addrs", "uplinks", "egress_index", "devices", "taps"} {
+	for _, name := range []string{"port_index", "tunnel_index", "egress_overflow", "tunnel_addrs", "uplinks", "egress_index", "devices", "taps"} {
 		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, "@", dataplane.Layout, name), nil)
 		must(t, err)
 		key, value := make([]byte, m.KeySize()), make([]byte, m.ValueSize())
@@ -93,7 +93,7 @@ func damage(t testing.TB, dir string, random *rand.Rand) (what []string) {
 			}
 		}
 	}
-	for _, name := range []string{"ports", "tunnels", "tunnel_addrs", "uplinks"} {
+	for _, name := range []string{"port_index", "tunnel_index", "tunnel_addrs", "uplinks"} {
 		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, "@", dataplane.Layout, name), nil)
 		must(t, err)
 		var keys [][]byte
@@ -184,7 +184,7 @@ func TestNodeDies(t *testing.T) {
 	if len(left) != 1 || left[0].Index != neighbour || left[0].Mode != dataplane.Unjoined {
 		t.Errorf("left: %+v", left)
 	}
-	if n := contents(t, r.dir); n["ports"] != 1 || n["tunnels"] != 0 || n["egress_index"] != 0 || n["devices"] != 3 {
+	if n := contents(t, r.dir); n["port_index"] != 1 || n["tunnel_index"] != 0 || n["egress_index"] != 0 || n["devices"] != 3 {
 		t.Errorf("the maps hold %v", n)
 	}
 	if err := r.SetFast("net", gone[0], true); err == nil {

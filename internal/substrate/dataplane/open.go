@@ -25,17 +25,18 @@ type Dataplane struct {
 	names    map[ebpf.ProgramID]string // of programs, other builds' too
 	filters  bool                      // new anchors are filters: the kernel has no tcx
 	noFast   error                     // why the kernel has no fast path
+	readers  *readers
 
-	mu       sync.Mutex                         // guards what follows, and the read-modify-write of maps
-	devices  map[string]map[string]devicePins   // that have programs, by VNet and name
-	changes  map[string]uint64                  // of devices, by VNet: what is read from pins meanwhile is old
-	ports    *table[uint32, portProgsPort]      // by interface index
-	egresses *table[uint32, portProgsEgress]    // by number
-	overflow *table[portProgsEgressKey, uint32] // numbers of egress entries
-	tunnels  *table[uint32, uplinkProgsTunnel]  // by key, as it stands in a frame
-	uplinks  *table[uint32, uplinkProgsUplink]  // by interface index
-	slots    allocator                          // of devices
-	numbers  allocator                          // of egress entries
+	mu       sync.Mutex                          // guards what follows, and the read-modify-write of maps
+	devices  map[string]map[string]devicePins    // that have programs, by VNet and name
+	changes  map[string]uint64                   // of devices, by VNet: what is read from pins meanwhile is old
+	ports    *indexed[uint32, portProgsPort]     // by interface index
+	egresses *table[uint32, portProgsEgress]     // by number
+	overflow *table[portProgsEgressKey, uint32]  // numbers of egress entries
+	tunnels  *indexed[uint32, uplinkProgsTunnel] // by key, as it stands in a frame
+	uplinks  *table[uint32, uplinkProgsUplink]   // by interface index
+	slots    allocator                           // of devices
+	numbers  allocator                           // of egress entries
 	index    *egressIndex
 	nodes    map[uint64]*block // by the cookies of their network namespaces
 	keys     map[uint32]uint32 // the ports that have them
@@ -65,7 +66,6 @@ func open(dir string, b build) (*Dataplane, error) {
 	}
 	d := &Dataplane{
 		dir: dir, build: b, maps: pinnedMaps{}, programs: map[string]*ebpf.Program{}, ids: map[string]ebpf.ProgramID{}, names: map[ebpf.ProgramID]string{},
-		slots: newAllocator(maxPorts), numbers: newAllocator(maxEgresses),
 		nodes: map[uint64]*block{}, keys: map[uint32]uint32{}, pathOf: map[uint32]uint32{},
 		taps: map[uint32][]*tap{}, devices: map[string]map[string]devicePins{}, changes: map[string]uint64{},
 	}
@@ -75,7 +75,15 @@ func open(dir string, b build) (*Dataplane, error) {
 	return d, nil
 }
 
-func (d *Dataplane) open() error {
+func (d *Dataplane) open() (err error) {
+	if d.readers, err = newReaders(); err != nil {
+		return err
+	}
+	// What the process before has freed is nobody's from here on.
+	if err := d.readers.quiesce(); err != nil {
+		return err
+	}
+	d.slots, d.numbers = newAllocator(maxPorts, d.readers.quiesce), newAllocator(maxEgresses, d.readers.quiesce)
 	fresh, err := d.load()
 	if err != nil {
 		return err
@@ -97,6 +105,9 @@ func (d *Dataplane) open() error {
 func (d *Dataplane) load() (fresh map[string]*ebpf.Program, err error) {
 	if err := os.MkdirAll(filepath.Join(d.dir, ownDir, layoutVersion), 0o700); err != nil {
 		return nil, fmt.Errorf("make the directory for maps: %w", err)
+	}
+	if err := d.carryMaps(); err != nil {
+		return nil, err
 	}
 	fresh = map[string]*ebpf.Program{}
 	for _, spec := range []func() (*ebpf.CollectionSpec, error){loadPortProgs, loadLanProgs, loadUplinkProgs} {
@@ -237,7 +248,11 @@ func (d *Dataplane) openTables() (err error) {
 	if d.index, err = openEgressIndex(d.maps["egress_index"]); err != nil {
 		return err
 	}
-	if d.ports, err = openTable[uint32, portProgsPort](d.maps["ports"], "ports"); err != nil {
+	d.ports, err = openIndexed(d.maps, "port_index", "ports", func(index uint32, p portProgsPort) portProgsPort {
+		p.Index = index
+		return p
+	}, newAllocator(maxPortEntries, d.readers.quiesce))
+	if err != nil {
 		return err
 	}
 	if d.egresses, err = openTable[uint32, portProgsEgress](d.maps["egresses"], "egresses"); err != nil {
@@ -246,11 +261,17 @@ func (d *Dataplane) openTables() (err error) {
 	if d.overflow, err = openTable[portProgsEgressKey, uint32](d.maps["egress_overflow"], "egress_overflow"); err != nil {
 		return err
 	}
-	if d.tunnels, err = openTable[uint32, uplinkProgsTunnel](d.maps["tunnels"], "tunnels"); err != nil {
+	d.tunnels, err = openIndexed(d.maps, "tunnel_index", "tunnels", func(key uint32, t uplinkProgsTunnel) uplinkProgsTunnel {
+		t.Key = key
+		return t
+	}, newAllocator(maxPortEntries, d.readers.quiesce))
+	if err != nil {
 		return err
 	}
-	d.uplinks, err = openTable[uint32, uplinkProgsUplink](d.maps["uplinks"], "uplinks")
-	return err
+	if d.uplinks, err = openTable[uint32, uplinkProgsUplink](d.maps["uplinks"], "uplinks"); err != nil {
+		return err
+	}
+	return d.carryEntries()
 }
 
 // adoptAnchors brings every anchor up to this build's programs, and forgets
@@ -291,10 +312,29 @@ func (d *Dataplane) adoptAnchors() error {
 	if err := d.forgetUnpinned(); err != nil {
 		return err
 	}
-	if err := d.addMissing(); err != nil {
+	missing, err := d.addMissing()
+	if err != nil {
 		return err
 	}
+	if missing || len(d.uplinks.rows) < len(uplinks) {
+		if err := d.emptySlots(); err != nil {
+			return err
+		}
+	}
 	return d.removeOtherLayouts()
+}
+
+// emptySlots takes what is left of lost entries out of the slots that nobody has.
+func (d *Dataplane) emptySlots() error {
+	for slot, used := range d.slots.used {
+		if slot == 0 || used {
+			continue
+		}
+		if err := d.maps.remove("devices", uint32(slot)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // adoptAnchor replaces the program of an anchor that is another build's.
@@ -342,7 +382,7 @@ func (d *Dataplane) forgetUnpinned() error {
 
 // addMissing gives an entry, unjoined, to devices that have programs and none: the
 // process before was killed between the two, or its maps were of another layout.
-func (d *Dataplane) addMissing() error {
+func (d *Dataplane) addMissing() (missing bool, err error) {
 	for _, v := range d.devices {
 		for _, dev := range v {
 			if dev.index == 0 || dev.gone {
@@ -352,11 +392,12 @@ func (d *Dataplane) addMissing() error {
 				continue
 			}
 			if err := d.addPort(dev.index, dev.role); err != nil {
-				return err
+				return missing, err
 			}
+			missing = true
 		}
 	}
-	return nil
+	return missing, nil
 }
 
 // removeOtherLayouts removes the maps of builds with another layout: no program
@@ -402,7 +443,7 @@ func (d *Dataplane) Close() error {
 	if d.copies != nil {
 		d.copies.reader.Close() // its taps end with their contexts
 	}
-	return errors.Join(d.index.close(), d.maps.close(), closeAll(d.programs))
+	return errors.Join(d.index.close(), d.maps.close(), closeAll(d.programs), d.readers.close())
 }
 
 func closeAll(programs map[string]*ebpf.Program) error {

@@ -15,7 +15,7 @@ const (
 	// ownDir holds maps and programs; no VNet can have the name.
 	ownDir = "@"
 	// layoutVersion names the layout of the maps (bpf/maps.h).
-	layoutVersion = "v4"
+	layoutVersion = "v5"
 	// outSuffix marks the link at a device's egress. The kernel allows no
 	// colon in the name of a device, and no dot in the name of a pin.
 	outSuffix = ":out"

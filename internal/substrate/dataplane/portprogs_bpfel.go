@@ -99,6 +99,8 @@ type portProgsPort struct {
 	Block     uint32
 	BlockSize uint32
 	PeerMac   uint64
+	Index     uint32
+	Pad       uint32
 }
 
 type portProgsTraffic struct {
@@ -124,6 +126,7 @@ const (
 	portProgsMapEgressIndex    = "egress_index"
 	portProgsMapEgressOverflow = "egress_overflow"
 	portProgsMapEgresses       = "egresses"
+	portProgsMapPortIndex      = "port_index"
 	portProgsMapPorts          = "ports"
 	portProgsMapTaps           = "taps"
 	portProgsProgPortIn        = "port_in"
@@ -187,6 +190,7 @@ type portProgsMapSpecs struct {
 	EgressIndex    *ebpf.MapSpec `ebpf:"egress_index"`
 	EgressOverflow *ebpf.MapSpec `ebpf:"egress_overflow"`
 	Egresses       *ebpf.MapSpec `ebpf:"egresses"`
+	PortIndex      *ebpf.MapSpec `ebpf:"port_index"`
 	Ports          *ebpf.MapSpec `ebpf:"ports"`
 	Taps           *ebpf.MapSpec `ebpf:"taps"`
 }
@@ -224,6 +228,7 @@ type portProgsMaps struct {
 	EgressIndex    *ebpf.Map `ebpf:"egress_index"`
 	EgressOverflow *ebpf.Map `ebpf:"egress_overflow"`
 	Egresses       *ebpf.Map `ebpf:"egresses"`
+	PortIndex      *ebpf.Map `ebpf:"port_index"`
 	Ports          *ebpf.Map `ebpf:"ports"`
 	Taps           *ebpf.Map `ebpf:"taps"`
 }
@@ -237,6 +242,7 @@ func (m *portProgsMaps) Close() error {
 		m.EgressIndex,
 		m.EgressOverflow,
 		m.Egresses,
+		m.PortIndex,
 		m.Ports,
 		m.Taps,
 	)

@@ -33,6 +33,8 @@ type uplinkProgsTunnel struct {
 	Block   uint32
 	Longest uint32
 	Tap     uint32
+	Key     uint32
+	Pad     uint32
 }
 
 type uplinkProgsUplink struct {
@@ -68,9 +70,11 @@ const (
 	uplinkProgsMapEgressIndex    = "egress_index"
 	uplinkProgsMapEgressOverflow = "egress_overflow"
 	uplinkProgsMapEgresses       = "egresses"
+	uplinkProgsMapPortIndex      = "port_index"
 	uplinkProgsMapPorts          = "ports"
 	uplinkProgsMapTaps           = "taps"
 	uplinkProgsMapTunnelAddrs    = "tunnel_addrs"
+	uplinkProgsMapTunnelIndex    = "tunnel_index"
 	uplinkProgsMapTunnels        = "tunnels"
 	uplinkProgsMapUplinks        = "uplinks"
 	uplinkProgsProgUplinkIn      = "uplink_in"
@@ -132,9 +136,11 @@ type uplinkProgsMapSpecs struct {
 	EgressIndex    *ebpf.MapSpec `ebpf:"egress_index"`
 	EgressOverflow *ebpf.MapSpec `ebpf:"egress_overflow"`
 	Egresses       *ebpf.MapSpec `ebpf:"egresses"`
+	PortIndex      *ebpf.MapSpec `ebpf:"port_index"`
 	Ports          *ebpf.MapSpec `ebpf:"ports"`
 	Taps           *ebpf.MapSpec `ebpf:"taps"`
 	TunnelAddrs    *ebpf.MapSpec `ebpf:"tunnel_addrs"`
+	TunnelIndex    *ebpf.MapSpec `ebpf:"tunnel_index"`
 	Tunnels        *ebpf.MapSpec `ebpf:"tunnels"`
 	Uplinks        *ebpf.MapSpec `ebpf:"uplinks"`
 }
@@ -172,9 +178,11 @@ type uplinkProgsMaps struct {
 	EgressIndex    *ebpf.Map `ebpf:"egress_index"`
 	EgressOverflow *ebpf.Map `ebpf:"egress_overflow"`
 	Egresses       *ebpf.Map `ebpf:"egresses"`
+	PortIndex      *ebpf.Map `ebpf:"port_index"`
 	Ports          *ebpf.Map `ebpf:"ports"`
 	Taps           *ebpf.Map `ebpf:"taps"`
 	TunnelAddrs    *ebpf.Map `ebpf:"tunnel_addrs"`
+	TunnelIndex    *ebpf.Map `ebpf:"tunnel_index"`
 	Tunnels        *ebpf.Map `ebpf:"tunnels"`
 	Uplinks        *ebpf.Map `ebpf:"uplinks"`
 }
@@ -188,9 +196,11 @@ func (m *uplinkProgsMaps) Close() error {
 		m.EgressIndex,
 		m.EgressOverflow,
 		m.Egresses,
+		m.PortIndex,
 		m.Ports,
 		m.Taps,
 		m.TunnelAddrs,
+		m.TunnelIndex,
 		m.Tunnels,
 		m.Uplinks,
 	)
