@@ -9,31 +9,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// keyCounter is where the next EGRE key comes from. It starts at a random place
-// and only goes forward, so that a key that was given up comes back after all
-// four billion others, when no stale peer can still send it.
-type keyCounter struct {
-	Start uint32 `json:"start"`
-	Next  uint32 `json:"next"`
-	// Round is set once the counter has come past its start: from then on some
-	// of the keys ahead may be in use.
-	Round bool `json:"round,omitempty"`
-}
-
-// draw takes n keys that are not in use, and never 0.
-func (c *keyCounter) draw(n int, used map[uint32]bool) []uint32 {
-	keys := make([]uint32, 0, n)
-	for len(keys) < n {
-		key := c.Next
-		c.Next++
-		c.Round = c.Round || c.Next == c.Start
-		if key != 0 && !used[key] {
-			keys = append(keys, key)
-		}
-	}
-	return keys
-}
-
 // maxKeys bounds one draw; a VNet has fewer spans.
 const maxKeys = 1 << 20
 
@@ -92,11 +67,16 @@ func (s *Store) nextKeys(ctx context.Context, n int) ([]uint32, keyCounter, int6
 	} else {
 		revision = r.Kvs[0].ModRevision
 	}
+	c.begin()
 	// The records that are read after the counter hold all keys that were drawn
 	// a round ago.
 	ahead := c
 	used := map[uint32]bool{}
-	if keys := ahead.draw(n, used); !ahead.Round {
+	keys, err := ahead.draw(n, used)
+	if err != nil {
+		return nil, c, 0, fmt.Errorf("draw EGRE keys: the installation's secret: %w", err)
+	}
+	if !ahead.Round {
 		return keys, ahead, revision, nil
 	}
 	records, err := s.VNets(ctx)
@@ -108,5 +88,6 @@ func (s *Store) nextKeys(ctx context.Context, n int) ([]uint32, keyCounter, int6
 			used[key] = true
 		}
 	}
-	return c.draw(n, used), c, revision, nil
+	keys, err = c.draw(n, used)
+	return keys, c, revision, err
 }

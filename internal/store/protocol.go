@@ -18,9 +18,10 @@ import (
 // is read, and brought up to date when the first service of a later one opens the
 // store; there is no way back but a copy (`trellis store save`).
 //
+//	3  EGRE keys in an order by a secret
 //	2  large values in chunks, values compressed by zstd, a summary of each VNet
 //	1  values compressed by deflate
-const Protocol = 2
+const Protocol = 3
 
 // checkProtocol fails when the store is used in another protocol than ours.
 // Nobody but a newer service raises it, and only while no older one lives.
