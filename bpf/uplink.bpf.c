@@ -32,11 +32,17 @@ enum uplink_mode {
 	UPLINK_GENERIC = 2, /* behind it */
 };
 
+/* Of an uplink; for the agent. */
+enum uplink_flag {
+	UPLINK_ENCAP_OFFLOAD = 1, /* it must be told of encapsulation: see encap.h */
+	UPLINK_NO_TRANSMIT = 2,   /* its driver cannot send what XDP redirects to it */
+};
+
 struct uplink {
 	__u32 slot;
 	enum uplink_mode mode;
 	__u32 count; /* of addresses */
-	__u32 encap_offload; /* it must be told of encapsulation: see encap.h */
+	enum uplink_flag flags;
 	struct in6_addr address[MAX_ADDRESSES]; /* that tunnels end at */
 };
 

@@ -40,6 +40,9 @@ const (
 // genericCost says what a driver without XDP means.
 const genericCost = "has a driver without native XDP, so frames that arrive are taken by generic XDP, at several times the cost"
 
+// stackCost says what a driver means that cannot send what XDP redirects to it.
+const stackCost = "has a driver that cannot send what the fast path forwards (no ndo_xdp_xmit), so what leaves by it is forwarded by nodes' own stacks"
+
 // uplinks keeps the configured uplinks in the data plane.
 type uplinks struct {
 	config   []Uplink
@@ -52,11 +55,13 @@ type uplinks struct {
 
 // uplink is one of them as it is.
 type uplink struct {
-	index   int // of the interface that carries the program; 0: none
-	addrs   []netip.Addr
-	mode    dataplane.XDPMode
-	mtu     int
-	message string // what is wrong with it, to follow its name; "": nothing
+	index int // of the interface that carries the program; 0: none
+	addrs []netip.Addr
+	mode  dataplane.XDPMode
+	mtu   int
+	// transmits tells that the fast path may leave by it.
+	transmits bool
+	message   string // what is wrong with it, to follow its name; "": nothing
 	// failed tells that the program could not be put on it, which the kernel does
 	// not notify of when it becomes possible.
 	failed bool
@@ -184,7 +189,7 @@ func (u *uplinks) attach(c Uplink, i underlay.Interface, s *uplink) error {
 		return err
 	}
 	addrs := c.addrs(i)
-	if s.index == i.Index && slices.Equal(s.addrs, addrs) {
+	if s.index == i.Index && s.mtu == i.MTU && slices.Equal(s.addrs, addrs) {
 		return nil
 	}
 	got, err := u.paths.AttachUplink(dataplane.Uplink{Name: c.Interface, Index: i.Index, Addrs: addrs, XDP: mode})
@@ -193,6 +198,13 @@ func (u *uplinks) attach(c Uplink, i underlay.Interface, s *uplink) error {
 		return fmt.Errorf("cannot be used: %w", err)
 	}
 	*s = uplink{index: i.Index, addrs: addrs, mode: got, mtu: i.MTU}
+	have, err := u.paths.Uplinks()
+	if err != nil {
+		return fmt.Errorf("cannot be read: %w", err)
+	}
+	for _, h := range have {
+		s.transmits = s.transmits || h.Name == c.Interface && h.Transmits
+	}
 	return nil
 }
 
@@ -232,6 +244,8 @@ func (u *uplinks) refresh(log *slog.Logger) {
 			s.message, s.mtu = "has no carrier", i.MTU
 		case s.mode == dataplane.Generic && c.XDP != "generic":
 			s.message, s.mtu = genericCost, i.MTU
+		case s.mode == dataplane.Native && !s.transmits:
+			s.message, s.mtu = stackCost, i.MTU
 		default:
 			s.message, s.mtu = "", i.MTU
 		}

@@ -54,15 +54,13 @@ func (d *Dataplane) connect(from, to int, path tunnel.Path) error {
 		return fmt.Errorf("frames of port %d's path go to port %d already; unjoin it first", other, target)
 	}
 	e.Slot, e.Device = p.Slot, u.Slot
-	if u.EncapOffload != 0 {
+	if u.Flags&uplinkProgsUplinkFlagUPLINK_ENCAP_OFFLOAD != 0 {
 		e.Flags |= portProgsEgressFlagEGRESS_ENCAP_OFFLOAD
 	}
 	if d.taps[p.Slot] != nil {
 		e.Flags |= portProgsEgressFlagEGRESS_TAP
 	}
-	if e.Netns = p.Netns; p.Netns != 0 {
-		e.Ifindex = p.Ifindex
-	}
+	e.setFast(p, u)
 	if Mode(p.Mode) == Direct || Mode(p.Mode) == Shaped {
 		if err := d.clearPeer(p.Peer); err != nil {
 			return err

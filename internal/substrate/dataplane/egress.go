@@ -70,9 +70,10 @@ func (d *Dataplane) wantedEgress(p portProgsPort, have portProgsEgress) (e portP
 		if ok {
 			e.Device = u.Slot
 		}
-		if u.EncapOffload != 0 {
+		if u.Flags&uplinkProgsUplinkFlagUPLINK_ENCAP_OFFLOAD != 0 {
 			e.Flags |= portProgsEgressFlagEGRESS_ENCAP_OFFLOAD
 		}
+		e.setFast(p, u)
 	case Direct:
 		peer, ok := d.ports.get(p.Peer)
 		// A veth takes no XDP frames whose other end has no program.
@@ -84,17 +85,23 @@ func (d *Dataplane) wantedEgress(p portProgsPort, have portProgsEgress) (e portP
 		if d.taps[peer.Slot] != nil {
 			e.Flags |= portProgsEgressFlagEGRESS_PEER_TAP
 		}
+		e.setFast(p, uplinkProgsUplink{})
 	default:
 		return e
 	}
 	if d.taps[p.Slot] != nil {
 		e.Flags |= portProgsEgressFlagEGRESS_TAP
 	}
-	e.Netns, e.Ifindex = p.Netns, 0
-	if p.Netns != 0 {
-		e.Ifindex = p.Ifindex
-	}
 	return e
+}
+
+// setFast has the fast path leave by the entry, of a port and its uplink, if it can; the zero
+// uplink: there is none.
+func (e *portProgsEgress) setFast(p portProgsPort, u uplinkProgsUplink) {
+	e.Netns, e.Ifindex = 0, 0
+	if p.Netns != 0 && u.Flags&uplinkProgsUplinkFlagUPLINK_NO_TRANSMIT == 0 {
+		e.Netns, e.Ifindex = p.Netns, p.Ifindex
+	}
 }
 
 const anyLength = 1 << 16

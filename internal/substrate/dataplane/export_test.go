@@ -33,7 +33,7 @@ func (d *Dataplane) Mark(uplink int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	u, _ := d.uplinks.get(uint32(uplink))
-	u.EncapOffload = 1
+	u.Flags |= uplinkProgsUplinkFlagUPLINK_ENCAP_OFFLOAD
 	return d.setUplink(uplink, u)
 }
 

@@ -38,23 +38,23 @@ func disableTxChecksum(name string) error {
 // needsEncapOffload tells whether a device must be told of encapsulation: it fills in the
 // checksums of TCP and UDP where it finds these itself, and not where the kernel
 // says (NETIF_F_HW_CSUM).
-func needsEncapOffload(name string) (uint32, error) {
+func needsEncapOffload(name string) (bool, error) {
 	e, err := ethtool.NewEthtool()
 	if err != nil {
-		return 0, fmt.Errorf("open a socket: %w", err)
+		return false, fmt.Errorf("open a socket: %w", err)
 	}
 	defer e.Close()
 	features, err := e.Features(name)
 	if errors.Is(err, unix.EOPNOTSUPP) {
-		return 0, nil
+		return false, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("read the features of %s: %w", name, err)
+		return false, fmt.Errorf("read the features of %s: %w", name, err)
 	}
 	if !features["tx-checksum-ip-generic"] && (features["tx-checksum-ipv4"] || features["tx-checksum-ipv6"]) {
-		return 1, nil
+		return true, nil
 	}
-	return 0, nil
+	return false, nil
 }
 
 // disableGRO turns the aggregation of received frames off, for a device and

@@ -39,6 +39,9 @@ type UplinkState struct {
 	Index int // 0: the interface is gone; DetachUplink forgets it
 	Mode  XDPMode
 	Addrs []netip.Addr // sorted
+	// Transmits tells that the driver sends what the fast path forwards. Else the nodes' own stacks
+	// forward what leaves by the uplink.
+	Transmits bool
 	// Drops are of what came in and could not be charged to a port, in packets;
 	// reasons with none are left out.
 	Drops map[DropReason]uint64
@@ -98,8 +101,13 @@ func (d *Dataplane) attachUplink(u Uplink) (XDPMode, error) {
 			return 0, errors.Join(err, d.freeSlot(entry.Slot))
 		}
 	}
-	if entry.EncapOffload, err = needsEncapOffload(i.Name); err != nil {
+	offload, err := needsEncapOffload(i.Name)
+	if err != nil {
 		return 0, err
+	}
+	entry.Flags &^= uplinkProgsUplinkFlagUPLINK_ENCAP_OFFLOAD
+	if offload {
+		entry.Flags |= uplinkProgsUplinkFlagUPLINK_ENCAP_OFFLOAD
 	}
 	entry.Count = uint32(len(addrs))
 	for i := range entry.Address {
@@ -116,9 +124,27 @@ func (d *Dataplane) attachUplink(u Uplink) (XDPMode, error) {
 	}
 	mode, err := d.ensureUplink(path, u, entry, redirectable(release, i.MTU))
 	if err == nil {
+		err = d.askUplink(i, mode)
+	}
+	if err == nil {
 		err = d.syncUplinkPaths(u.Index)
 	}
 	return mode, errors.Join(err, d.forgetUplinks())
+}
+
+// askUplink notes whether an uplink sends what XDP redirects to it. Some drivers do only once a
+// program is attached.
+func (d *Dataplane) askUplink(i *net.Interface, mode XDPMode) error {
+	can, err := transmits(i.Index, i.MTU, i.Name, mode)
+	if err != nil {
+		return err
+	}
+	entry, _ := d.uplinks.get(uint32(i.Index))
+	entry.Flags &^= uplinkProgsUplinkFlagUPLINK_NO_TRANSMIT
+	if !can {
+		entry.Flags |= uplinkProgsUplinkFlagUPLINK_NO_TRANSMIT
+	}
+	return d.setUplink(i.Index, entry)
 }
 
 // uplinkPath gives the place of an uplink's pin. Pins have no dots, and
@@ -300,7 +326,7 @@ func (d *Dataplane) uplinkState(name string) (*UplinkState, error) {
 	if !ok {
 		return u, nil
 	}
-	u.Mode = XDPMode(entry.Mode)
+	u.Mode, u.Transmits = XDPMode(entry.Mode), entry.Flags&uplinkProgsUplinkFlagUPLINK_NO_TRANSMIT == 0
 	for _, a := range entry.Address[:min(entry.Count, maxAddrs)] {
 		u.Addrs = append(u.Addrs, netip.AddrFrom16(a.In6U.U6Addr8).Unmap())
 	}

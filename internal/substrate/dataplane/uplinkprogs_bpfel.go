@@ -38,12 +38,12 @@ type uplinkProgsTunnel struct {
 }
 
 type uplinkProgsUplink struct {
-	_            structs.HostLayout
-	Slot         uint32
-	Mode         uplinkProgsUplinkMode
-	Count        uint32
-	EncapOffload uint32
-	Address      [16]struct {
+	_       structs.HostLayout
+	Slot    uint32
+	Mode    uplinkProgsUplinkMode
+	Count   uint32
+	Flags   uplinkProgsUplinkFlag
+	Address [16]struct {
 		_    structs.HostLayout
 		In6U struct {
 			_       structs.HostLayout
@@ -51,6 +51,13 @@ type uplinkProgsUplink struct {
 		}
 	}
 }
+
+type uplinkProgsUplinkFlag uint32
+
+const (
+	uplinkProgsUplinkFlagUPLINK_ENCAP_OFFLOAD uplinkProgsUplinkFlag = 1
+	uplinkProgsUplinkFlagUPLINK_NO_TRANSMIT   uplinkProgsUplinkFlag = 2
+)
 
 type uplinkProgsUplinkMode uint32
 
