@@ -125,6 +125,7 @@ func New(cfg Config) (*Agent, error) {
 		return nil, errors.Join(err, a.Close())
 	}
 	if a.uplinks != nil {
+		a.uplinks.underlay.LogTo(a.log)
 		a.uplinks.refresh(a.log)
 	}
 	return a, nil

@@ -1,6 +1,7 @@
 package underlay
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -17,10 +18,10 @@ import (
 // heard here.
 //
 // A stranger must not be able to lower anything. Such a message quotes the
-// packet that it is about; it is believed only if that is an EGRE packet of a
+// packet that it is about; it is heard only if that is an EGRE packet of a
 // tunnel in use: outer addresses and key, 32 bits that nobody off the path knows.
 // It must be longer than what is said to fit, and that must be less than what
-// is known.
+// is known. Then the path itself is asked: see claim.go.
 
 const (
 	// keepNarrow is how long a lower size is believed: RFC 1191 section 6.3,
@@ -90,7 +91,7 @@ func listenOne(is4 bool) (fd int, err error) {
 }
 
 // receiveICMP takes in what routers say until the listener is closed.
-func (u *Underlay) receiveICMP(l *listener) {
+func (u *Underlay) receiveICMP(ctx context.Context, l *listener) {
 	defer u.running.Done()
 	buf := make([]byte, 2048)
 	for {
@@ -102,8 +103,11 @@ func (u *Underlay) receiveICMP(l *listener) {
 			continue // an error of an earlier message; reading goes on
 		}
 		t, size, mtu, ok := parseTooBig(buf[:n], l.is4)
-		if ok {
-			u.narrowPath(t, size, mtu)
+		if !ok {
+			continue
+		}
+		if c, ok := u.claimOf(t, size, mtu); ok {
+			u.hear(ctx, c)
 		}
 	}
 }
@@ -160,16 +164,16 @@ func greKey(b []byte) (uint32, bool) {
 // lower one is tried (RFC 1191 section 7.1).
 var plateaus = []int{32000, 17914, 8166, 4352, 2002, 1492, 1006, 576}
 
-// narrowPath believes a router about a tunnel's path.
-func (u *Underlay) narrowPath(t Tunnel, size, mtu int) {
+// claimOf gives what a message says of a tunnel's path; false: nothing that could be heeded.
+func (u *Underlay) claimOf(t Tunnel, size, mtu int) (claim, bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if !u.inUse(t) {
-		return
+		return claim{}, false
 	}
-	now := u.states[t.Endpoints]
-	if now.Err != nil {
-		return
+	now, ok := u.states[t.Endpoints]
+	if !ok || now.Err != nil {
+		return claim{}, false
 	}
 	least := least6
 	if t.Local.Is4() {
@@ -181,10 +185,9 @@ func (u *Underlay) narrowPath(t Tunnel, size, mtu int) {
 		}
 	}
 	if mtu < least || mtu >= size || mtu >= now.Route.MTU {
-		return
+		return claim{}, false
 	}
-	u.narrow[t.Endpoints] = narrow{mtu: mtu, until: time.Now().Add(keepNarrow)}
-	u.wake()
+	return claim{ends: t.Endpoints, mtu: mtu, big: min(size, now.Route.MTU)}, true
 }
 
 func (u *Underlay) inUse(t Tunnel) bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"slices"
@@ -58,7 +59,9 @@ type Underlay struct {
 	interfaces map[string]Interface // of the uplinks, by name
 	hops       map[hop]bool         // the neighbours that are kept resolved; true: it does not answer
 	narrow     map[tunnel.Endpoints]narrow
-	round      chan struct{} // closed when the states were looked at again
+	claims     map[tunnel.Endpoints]time.Time // when the next is heard; zero: one is being checked
+	log        *slog.Logger                   // nil: nobody reads
+	round      chan struct{}                  // closed when the states were looked at again
 	// changed are the tunnels' endpoints whose state is another since Changed was
 	// called last; everything: an interface of an uplink is, too.
 	changed    map[tunnel.Endpoints]bool
@@ -71,7 +74,7 @@ func Open(uplinks []string) (_ *Underlay, err error) {
 	u := &Underlay{
 		changes: make(chan struct{}, 1), dirty: make(chan struct{}, 1),
 		uplinks: map[string]bool{}, used: map[string][]Tunnel{}, states: map[tunnel.Endpoints]State{},
-		hops: map[hop]bool{}, narrow: map[tunnel.Endpoints]narrow{}, round: make(chan struct{}), changed: map[tunnel.Endpoints]bool{},
+		hops: map[hop]bool{}, narrow: map[tunnel.Endpoints]narrow{}, claims: map[tunnel.Endpoints]time.Time{}, round: make(chan struct{}), changed: map[tunnel.Endpoints]bool{},
 	}
 	for _, name := range uplinks {
 		u.uplinks[name] = true
@@ -104,7 +107,7 @@ func Open(uplinks []string) (_ *Underlay, err error) {
 	go u.watch()
 	go u.run(ctx)
 	for _, l := range u.icmp {
-		go u.receiveICMP(l)
+		go u.receiveICMP(ctx, l)
 	}
 	return u, nil
 }
@@ -126,6 +129,13 @@ func (u *Underlay) Close() error {
 		errs = append(errs, u.conn.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// LogTo has what is odd about the underlay written to a log.
+func (u *Underlay) LogTo(log *slog.Logger) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.log = log
 }
 
 // Changes gives a value after routes, uplinks or addresses have changed; several
@@ -307,6 +317,11 @@ func (u *Underlay) refresh() (changed bool, next time.Duration) {
 			delete(u.narrow, e)
 		} else if next == 0 || left < next {
 			next = left
+		}
+	}
+	for e, rest := range u.claims {
+		if !rest.IsZero() && now.After(rest) {
+			delete(u.claims, e)
 		}
 	}
 	for e, s := range states {

@@ -42,7 +42,8 @@ func newLab(t *testing.T) *lab {
 		ip link set r0 address 02:00:00:00:00:fe
 		ip addr add 192.0.2.254/24 dev r0 && ip addr add 2001:db8:1::fe/64 dev r0 nodad && ip link set r0 up
 		ip addr add 198.51.100.254/24 dev r1 && ip addr add 2001:db8:2::fe/64 dev r1 nodad && ip link set r1 up`, l.far.Pid))
-	l.far.Must(t, `ip addr add 198.51.100.1/24 dev f0 && ip addr add 2001:db8:2::1/64 dev f0 nodad && ip link set f0 up`)
+	l.far.Must(t, `ip addr add 198.51.100.1/24 dev f0 && ip addr add 2001:db8:2::1/64 dev f0 nodad && ip link set f0 up
+		ip route add default via 198.51.100.254 && ip -6 route add default via 2001:db8:2::fe`)
 	return l
 }
 
@@ -298,7 +299,7 @@ func TestTooBigMessages(t *testing.T) {
 	}
 }
 
-// TestLower checks what of a router's word is believed.
+// TestLower checks what of a router's word is heard.
 func TestLower(t *testing.T) {
 	for _, c := range []struct{ size, mtu, want int }{
 		{1500, 1400, 1400},
@@ -312,9 +313,8 @@ func TestLower(t *testing.T) {
 			dirty: make(chan struct{}, 1), used: map[string][]Tunnel{"v": {way4}}, narrow: map[tunnel.Endpoints]narrow{},
 			states: map[tunnel.Endpoints]State{way4.Endpoints: {Route: tunnel.Route{MTU: 1500}}},
 		}
-		u.narrowPath(way4, c.size, c.mtu)
-		if got := u.narrow[way4.Endpoints].mtu; got != c.want {
-			t.Errorf("a packet of %d, %d fit: %d, want %d", c.size, c.mtu, got, c.want)
+		if got, ok := u.claimOf(way4, c.size, c.mtu); got.mtu != c.want || ok != (c.want != 0) {
+			t.Errorf("a packet of %d, %d fit: %+v, want %d", c.size, c.mtu, got, c.want)
 		}
 	}
 }
