@@ -35,7 +35,12 @@ const (
 	// softirqDevices bounds how many devices of a node are set down at once, the busiest
 	// first: each takes milliseconds.
 	softirqDevices = 64
-	// softirqComplain is how often a saturated CPU is logged that no node is to blame for.
+	// softirqLeast is what a node's packets take at the least to be looked at, in cores.
+	softirqLeast = 0.05
+	// softirqRest is how long nobody is looked for after nobody was to blame: where much
+	// is forwarded, looking would cost a part of it.
+	softirqRest = 400 * time.Millisecond
+	// softirqComplain is how often a fault of the guard's own is logged.
 	softirqComplain = time.Minute
 )
 
@@ -48,6 +53,7 @@ type softirqGuard struct {
 	ledger   guard.Ledger[container.ID]
 	inodes   map[int]uint64 // of network namespaces, by process id of a node's init
 	told     time.Time
+	rest     time.Time // until then, nobody is looked for
 }
 
 // guardSoftirqs looks at the CPUs until ctx ends. It has a thread of its own, before
@@ -102,7 +108,7 @@ func sleepThread(d time.Duration) {
 // look takes a look at the CPUs, and at who takes them if one is saturated.
 func (g *softirqGuard) look() error {
 	shares, err := g.meter.Read()
-	if err != nil || !guard.Saturated(shares) {
+	if err != nil || !guard.Saturated(shares) || time.Now().Before(g.rest) {
 		return err
 	}
 	start := time.Now()
@@ -112,24 +118,41 @@ func (g *softirqGuard) look() error {
 	}
 	cores := func(t time.Duration) float64 { return float64(t) / float64(time.Since(start)) }
 	byNetns := map[uint64][]softirq.Use{}
-	all := map[uint64]time.Duration{}
+	took := map[uint64]time.Duration{}
 	for _, u := range uses {
 		byNetns[u.Netns] = append(byNetns[u.Netns], u)
-		all[u.Netns] += u.Time
+		took[u.Netns] += u.Time
 	}
-	maps.DeleteFunc(all, func(_ uint64, t time.Duration) bool { return !guard.Use{Cores: cores(t)}.Excessive() })
-	if len(all) == 0 {
-		g.complain("softirqs take a CPU whole, and no node is to blame", "cpus", fmt.Sprintf("%.2f", shares))
-		return nil
-	}
-	nodes, err := g.nodesOf(all)
+	maps.DeleteFunc(took, func(_ uint64, t time.Duration) bool { return cores(t) < softirqLeast })
+	nodes, err := g.nodesOf(took)
 	if err != nil {
 		return err
 	}
+	byVNet := map[string][]*offender{}
 	for inode, id := range nodes {
-		if err := g.judge(id, byNetns[inode], cores); err != nil {
-			g.log.Error("cannot stop what takes the CPUs", "node", id, "error", err)
+		if o := g.inspect(id, byNetns[inode], cores); o != nil {
+			byVNet[id.VNet] = append(byVNet[id.VNet], o)
 		}
+	}
+	stopped := false
+	for _, offenders := range byVNet {
+		var together []guard.Use
+		for _, o := range offenders {
+			together = append(together, o.use)
+		}
+		if !guard.Excessive(together...) {
+			continue
+		}
+		for _, o := range offenders {
+			if o.use.Circles() {
+				g.stop(o)
+				stopped = true
+			}
+		}
+	}
+	if !stopped {
+		g.rest = time.Now().Add(softirqRest)
+		return nil
 	}
 	_, err = g.meter.Read() // what was measured until now is dealt with
 	return err
@@ -164,40 +187,47 @@ func (g *softirqGuard) nodesOf(inodes map[uint64]time.Duration) (map[uint64]cont
 	return found, nil
 }
 
-// judge finds out whether a node offends, and if so sets its own devices down, holds
-// it, and says so.
-func (g *softirqGuard) judge(id container.ID, uses []softirq.Use, cores func(time.Duration) float64) error {
+// offender is a node whose packets take much of the CPUs.
+type offender struct {
+	id      container.ID
+	pid     int
+	use     guard.Use
+	devices []int    // on which they circle, if they do, the busiest first
+	names   []string // of those
+}
+
+// inspect looks into a node; nil if it has gone meanwhile.
+func (g *softirqGuard) inspect(id container.ID, uses []softirq.Use, cores func(time.Duration) float64) *offender {
 	state, ok := g.a.containers.Get(id)
 	if !ok || !state.Running {
 		return nil
 	}
 	ns, err := netns.OfPid(state.Pid)
 	if err != nil {
-		return err
+		return nil
 	}
 	defer ns.Close()
 	links, err := ns.Links()
 	if err != nil {
-		return err
+		g.complain("cannot tell what takes the CPUs", "vnet", id.VNet, "node", id.Node, "error", err)
+		return nil
 	}
 	byIndex := map[int]*rtnl.Link{}
 	for i := range links {
 		byIndex[links[i].Index] = &links[i]
 	}
 	slices.SortFunc(uses, func(a, b softirq.Use) int { return cmp.Compare(b.Time, a.Time) })
-	use := guard.Use{Limit: state.Limits.CPU}
-	var down []int
-	var told []string
+	o := &offender{id: id, pid: state.Pid, use: guard.Use{Limit: state.Limits.CPU}}
 	for _, u := range uses {
-		use.Cores += cores(u.Time)
+		o.use.Cores += cores(u.Time)
 		l := byIndex[u.Ifindex]
 		if l == nil {
 			continue // it is gone
 		}
 		if l.PeerElsewhere {
-			use.Ports += u.Packets
+			o.use.Ports += u.Packets
 		} else if l.Flags&unix.IFF_LOOPBACK == 0 {
-			use.Own += u.Packets
+			o.use.Own += u.Packets
 		}
 		// The doing of a bridge, if it is the port of one.
 		if by := byIndex[l.Master]; by != nil {
@@ -206,40 +236,52 @@ func (g *softirqGuard) judge(id container.ID, uses []softirq.Use, cores func(tim
 		if l.PeerElsewhere || l.Flags&unix.IFF_LOOPBACK != 0 {
 			continue
 		}
-		use.Samples += u.Samples
-		use.Repeats += u.Repeats
-		if !slices.Contains(down, l.Index) {
-			down = append(down, l.Index)
-			told = append(told, l.Name)
+		o.use.Samples += u.Samples
+		o.use.Repeats += u.Repeats
+		if !slices.Contains(o.devices, l.Index) {
+			o.devices = append(o.devices, l.Index)
+			o.names = append(o.names, l.Name)
 		}
 	}
-	if !use.Offends() || !g.a.containers.Alive(id, state.Pid) {
-		return nil
+	return o
+}
+
+// stop sets a node's own devices down, freezes it if it is not the first time, and
+// says so.
+func (g *softirqGuard) stop(o *offender) {
+	log := g.log.With("vnet", o.id.VNet, "node", o.id.Node)
+	ns, err := netns.OfPid(o.pid)
+	if err != nil {
+		return // it has gone meanwhile
 	}
-	hold := g.ledger.Add(id, time.Now())
+	defer ns.Close()
+	if !g.a.containers.Alive(o.id, o.pid) {
+		return
+	}
+	hold := g.ledger.Add(o.id, time.Now())
 	if hold > 0 {
-		if err := g.a.containers.Freeze(id); err != nil {
-			g.log.Error("cannot freeze a node", "node", id, "error", err)
+		if err := g.a.containers.Freeze(o.id); err != nil {
+			log.Error("cannot freeze a node", "error", err)
 		}
 		time.AfterFunc(hold, func() {
-			if err := g.a.containers.Thaw(id); err != nil {
-				g.log.Error("cannot thaw a node", "node", id, "error", err)
+			if err := g.a.containers.Thaw(o.id); err != nil {
+				log.Error("cannot thaw a node", "error", err)
 			}
 		})
 	}
-	if err := ns.SetDown(down[:min(len(down), softirqDevices)]...); err != nil {
-		return err
+	if err := ns.SetDown(o.devices[:min(len(o.devices), softirqDevices)]...); err != nil {
+		log.Error("cannot set down what takes the CPUs", "error", err)
 	}
-	if len(told) > softirqNames {
-		told = append(told[:softirqNames], fmt.Sprintf("%d more", len(told)-softirqNames))
+	names := o.names
+	if len(names) > softirqNames {
+		names = append(names[:softirqNames:softirqNames], fmt.Sprintf("%d more", len(names)-softirqNames))
 	}
-	why := fmt.Sprintf("%s set down: packets that circled there took %.1f CPU cores", strings.Join(told, ", "), use.Cores)
+	why := fmt.Sprintf("%s set down: packets that circled there took %.1f CPU cores", strings.Join(names, ", "), o.use.Cores)
 	if hold > 0 {
 		why += fmt.Sprintf("; its processes are frozen for %s", hold)
 	}
-	g.log.Warn("a node took more of the CPUs than its share", "vnet", id.VNet, "node", id.Node, "done", why)
-	g.a.reportGuarded(id, why)
-	return nil
+	log.Warn("a node took more of the CPUs than its share", "done", why)
+	g.a.reportGuarded(o.id, why)
 }
 
 // complain logs, but not all the time.

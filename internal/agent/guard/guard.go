@@ -11,18 +11,17 @@ import "time"
 
 // What counts as pressure, and as more than a share.
 const (
-	// saturated is the share of a CPU's time from which on softirqs leave too little of
-	// it for processes.
-	saturated = 0.85
-	// freeCores is what a node's packets may take of the CPUs under
-	// pressure where its limit is lower, or not set, in cores.
-	freeCores = 0.5
+	// saturated is the share of a CPU's time from which on it is looked who takes it.
+	saturated = 0.5
+	// freeCores is what the packets of a network's nodes may take of the CPUs then where
+	// their limits are lower, or not set, in cores.
+	freeCores = 0.25
 	// amplified is how many packets there are on a node's own devices for each on the
 	// platform's, in an offence: nothing came or went by those.
 	amplified = 8
 )
 
-// Saturated reports whether softirqs take some CPU whole, by the share of each.
+// Saturated reports whether softirqs take much of some CPU, by the share of each.
 func Saturated(shares []float64) bool {
 	for _, s := range shares {
 		if s >= saturated {
@@ -43,17 +42,22 @@ type Use struct {
 	Samples, Repeats uint64
 }
 
-// Excessive reports whether it is more than the node's share while a CPU is saturated.
-func (u Use) Excessive() bool { return u.Cores > max(u.Limit, freeCores) }
+// Excessive reports whether what a network's nodes take together is more than their
+// share. Packets that circle through several nodes take a part for each.
+func Excessive(nodes ...Use) bool {
+	var cores, limit float64
+	for _, u := range nodes {
+		cores += u.Cores
+		limit += u.Limit
+	}
+	return cores > max(limit, freeCores)
+}
 
 // Circles reports whether packets go round and round there: they are seen again, or
 // there are far more than have come. What only passes is the business of whoever sends.
 func (u Use) Circles() bool {
 	return u.Own > amplified*u.Ports || u.Repeats > u.Samples
 }
-
-// Offends reports whether it is to be stopped.
-func (u Use) Offends() bool { return u.Excessive() && u.Circles() }
 
 // How long a node is held that offends again, and what it takes to be forgotten.
 const (

@@ -19,15 +19,25 @@ func TestOffends(t *testing.T) {
 		{"a loop that is shaped", Use{Cores: 0.1, Own: 900}, false},
 		{"a loop within the node's limit", Use{Cores: 1.5, Limit: 2, Own: 90000}, false},
 	} {
-		if got := c.use.Offends(); got != c.want {
+		if got := Excessive(c.use) && c.use.Circles(); got != c.want {
 			t.Errorf("%s: offends %v, want %v", c.what, got, c.want)
 		}
 	}
 }
 
+func TestExcessive(t *testing.T) {
+	part := Use{Cores: 0.2}
+	if Excessive(part) || !Excessive(part, part) || Excessive() {
+		t.Error("what circles through two nodes counts together")
+	}
+	if Excessive(Use{Cores: 0.9, Limit: 0.5}, Use{Cores: 0.9, Limit: 2}) {
+		t.Error("the limits of a network's nodes count together")
+	}
+}
+
 func TestSaturated(t *testing.T) {
-	if Saturated([]float64{0.5, 0.6}) || Saturated(nil) || !Saturated([]float64{0.1, 0.97}) {
-		t.Error("one CPU whole is pressure, and nothing less")
+	if Saturated([]float64{0.2, 0.4}) || Saturated(nil) || !Saturated([]float64{0.1, 0.97}) {
+		t.Error("much of one CPU is pressure, and nothing less")
 	}
 }
 
