@@ -28,7 +28,8 @@ type Cache struct {
 	blocked   func(string)       // of tests: called while an image is extracted
 	flight    singleflight.Group // by reference
 	contents  singleflight.Group // by key
-	hashes    sync.Map           // fileKey → digest, of archives
+	sweeping  sync.WaitGroup     // of what is removed in the background
+	hashes    sync.Map           // fileKey → key, of archives
 	doing     sync.Map           // reference → how far it is
 	verdicts  sync.Map           // path → verdict, of directories
 
@@ -113,7 +114,10 @@ func (c *Cache) Trim() error {
 	c.mu.Lock()
 	victims := c.evict(used, since)
 	c.mu.Unlock()
-	return c.remove(victims)
+	for _, dir := range victims {
+		c.sweep(dir)
+	}
+	return nil
 }
 
 // load reads what is there.
@@ -130,9 +134,7 @@ func (c *Cache) load() error {
 		dir := filepath.Join(c.dir, d.Name())
 		switch {
 		case strings.HasPrefix(d.Name(), partial):
-			if err := os.RemoveAll(dir); err != nil {
-				return err
-			}
+			c.sweep(dir)
 			continue
 		case !strings.HasPrefix(d.Name(), imageKey) && !strings.HasPrefix(d.Name(), archiveKey):
 			continue
@@ -287,13 +289,21 @@ func (c *Cache) remove(dirs []string) error {
 	return errors.Join(errs...)
 }
 
-// drop removes a directory of the cache, all of it or nothing to be seen.
+// drop takes a directory out of the cache, all of it or nothing to be seen.
 func (c *Cache) drop(dir string) error {
-	gone := filepath.Join(c.dir, partial+"gone-"+filepath.Base(dir))
+	gone := filepath.Join(c.dir, fmt.Sprintf("%sgone-%d-%s", partial, time.Now().UnixNano(), filepath.Base(dir)))
 	if err := os.Rename(dir, gone); err != nil {
 		return err
 	}
-	return os.RemoveAll(gone)
+	c.sweep(gone)
+	return nil
+}
+
+// sweep removes a directory that is out of the way, while the service starts: it may
+// hold hundreds of thousands of files. What cannot be removed is tried again by the
+// next service.
+func (c *Cache) sweep(dir string) {
+	c.sweeping.Go(func() { _ = os.RemoveAll(dir) })
 }
 
 // add makes an image of a content that is not in the cache, once however many ask

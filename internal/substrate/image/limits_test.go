@@ -209,6 +209,7 @@ func TestLeastRecentlyUsedGoes(t *testing.T) {
 	if there(first) == there(second) {
 		t.Errorf("first %v, second %v; want one of them", there(first), there(second))
 	}
+	c.sweeping.Wait()
 	if left, _ := filepath.Glob(filepath.Join(dir, partial+"*")); len(left) > 0 {
 		t.Errorf("left over: %v", left)
 	}

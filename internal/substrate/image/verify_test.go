@@ -45,6 +45,7 @@ func pack(t *testing.T, dir string) string {
 // nothingKept wants the cache to hold nothing.
 func nothingKept(t *testing.T, c *Cache) {
 	t.Helper()
+	c.sweeping.Wait()
 	list, err := os.ReadDir(c.dir)
 	if err != nil {
 		t.Fatal(err)
