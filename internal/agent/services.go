@@ -99,6 +99,11 @@ func (w *worker) reportServices(ids []container.ID) {
 			}
 		}
 		w.mu.Lock()
+		if running && why == "" && w.reread[id.Node] != state.Pid && w.configured(id.Node) {
+			// What its daemons refuse they log when they have started.
+			w.reread[id.Node] = state.Pid
+			time.AfterFunc(configurationReadAfter, func() { w.a.services.add(id) })
+		}
 		old, had := w.faults[id.Node]
 		switch {
 		case why != "":
@@ -162,6 +167,14 @@ func (w *worker) withFault(node string, n store.NodeState) store.NodeState {
 // unrepaired reports whether the node's description forbids repairs. The caller holds mu.
 func (w *worker) unrepaired(node string) bool {
 	return w.want != nil && slices.ContainsFunc(w.want.Nodes, func(n plan.Node) bool { return n.Name == node && n.NoRepair })
+}
+
+// configured reports whether the node's user has placed files for its daemons. The
+// caller holds mu.
+func (w *worker) configured(node string) bool {
+	return w.want != nil && slices.ContainsFunc(w.want.Nodes, func(n plan.Node) bool {
+		return n.Name == node && len(n.Files) > 0 && len(n.Daemons.Services) > 0
+	})
 }
 
 // times counts in words.

@@ -40,6 +40,7 @@ type worker struct {
 	running      map[string]int               // by node
 	routeWatches map[string]*routeWatch       // by node; see route_mtu.go
 	expected     map[string]bool              // nodes whose end was asked for
+	reread       map[string]int               // init's pid by node, whose daemons' logs are read again; see reportServices
 	faults       map[string]serviceFault      // by node
 	placed       *plan.Plan                   // the last that was once in place; nil: none
 	harm         map[string][]reconcile.Fault // what nodes have done to their own interfaces
@@ -70,7 +71,7 @@ type restart struct {
 func newWorker(a *Agent, vnet string) *worker {
 	return &worker{
 		a: a, vnet: vnet, wake: make(chan struct{}, 1), running: map[string]int{}, routeWatches: map[string]*routeWatch{},
-		expected: map[string]bool{}, faults: map[string]serviceFault{}, guarded: map[string]string{},
+		expected: map[string]bool{}, faults: map[string]serviceFault{}, guarded: map[string]string{}, reread: map[string]int{},
 		harm: map[string][]reconcile.Fault{}, repairs: newRepairs(), broken: map[string]bool{}, base: map[string]string{}, harmed: make(chan struct{}, 1),
 		nodes: map[string]*restart{}, ended: make(chan struct{}), report: newReporter(a.statuses, vnet),
 	}
