@@ -20,8 +20,7 @@ var allowed = []string{
 	// Waiting for files and events.
 	"epoll_create", "epoll_create1", "epoll_ctl", "epoll_ctl_old", "epoll_pwait", "epoll_pwait2",
 	"epoll_wait", "epoll_wait_old", "eventfd", "eventfd2", "inotify_add_watch", "inotify_init",
-	"inotify_init1", "inotify_rm_watch", "io_cancel", "io_destroy", "io_getevents", "io_pgetevents",
-	"io_setup", "io_submit", "pipe", "pipe2", "poll", "ppoll", "pselect6", "select", "signalfd",
+	"inotify_init1", "inotify_rm_watch", "pipe", "pipe2", "poll", "ppoll", "pselect6", "select", "signalfd",
 	"signalfd4", "timerfd_create", "timerfd_gettime", "timerfd_settime",
 	// Memory.
 	"brk", "madvise", "map_shadow_stack", "membarrier", "memfd_create", "mincore", "mlock",
@@ -34,12 +33,12 @@ var allowed = []string{
 	"getpid", "getppid", "getpriority", "getresgid", "getresuid", "getrlimit", "getrusage",
 	"getsid", "gettid", "getuid", "ioprio_get", "ioprio_set", "kill", "landlock_add_rule",
 	"landlock_create_ruleset", "landlock_restrict_self", "pause", "pidfd_open",
-	"pidfd_send_signal", "prctl", "prlimit64", "rseq", "rt_sigaction", "rt_sigpending",
+	"pidfd_send_signal", "prlimit64", "rseq", "rt_sigaction", "rt_sigpending",
 	"rt_sigprocmask", "rt_sigqueueinfo", "rt_sigreturn", "rt_sigsuspend", "rt_sigtimedwait",
 	"rt_tgsigqueueinfo", "sched_get_priority_max", "sched_get_priority_min", "sched_getaffinity",
 	"sched_getattr", "sched_getparam", "sched_getscheduler", "sched_rr_get_interval",
 	"sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler", "sched_yield",
-	"seccomp", "set_robust_list", "set_thread_area", "set_tid_address", "setfsgid", "setfsuid",
+	"set_robust_list", "set_thread_area", "set_tid_address", "setfsgid", "setfsuid",
 	"setgid", "setgroups", "setpgid", "setpriority", "setregid", "setresgid", "setresuid",
 	"setreuid", "setrlimit", "setsid", "setuid", "sigaltstack", "tgkill", "tkill", "vfork",
 	"wait4", "waitid", "restart_syscall", "uretprobe",
@@ -47,9 +46,9 @@ var allowed = []string{
 	"alarm", "clock_getres", "clock_gettime", "clock_nanosleep", "getitimer", "gettimeofday",
 	"nanosleep", "setitimer", "time", "timer_create", "timer_delete", "timer_getoverrun",
 	"timer_gettime", "timer_settime", "times",
-	// Sockets; which families, Profile says.
+	// Sockets; which may be made and set up how, sockets.go says.
 	"accept", "accept4", "bind", "connect", "getpeername", "getsockname", "getsockopt", "listen",
-	"recvfrom", "recvmmsg", "recvmsg", "sendmmsg", "sendmsg", "sendto", "setsockopt", "shutdown",
+	"recvfrom", "recvmmsg", "recvmsg", "sendmmsg", "sendmsg", "sendto", "shutdown",
 	// Communication inside the node's IPC namespace.
 	"mq_getsetattr", "mq_notify", "mq_open", "mq_timedreceive", "mq_timedsend", "mq_unlink",
 	"msgctl", "msgget", "msgrcv", "msgsnd", "semctl", "semget", "semop", "semtimedop", "shmat",

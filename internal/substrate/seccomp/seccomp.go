@@ -13,6 +13,7 @@ package seccomp
 
 import (
 	"runtime"
+	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -22,11 +23,6 @@ import (
 // cannot be asked for through clone, only through clone3 and unshare.
 const namespaceFlags = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS |
 	unix.CLONE_NEWIPC | unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
-
-// families are the socket families that a node may open. Left out are those
-// that lead out of the network namespace (vsock reaches the hypervisor) or that
-// are only attack surface for a router (AF_ALG, CAN, TIPC, RDS, Bluetooth, …).
-var families = []uint64{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK, unix.AF_PACKET}
 
 // personalities are those that change nothing for a 64-bit program, and the
 // question which one it is.
@@ -54,7 +50,16 @@ var denied = []string{
 	"name_to_handle_at", "syslog", "acct", "settimeofday", "clock_settime", "clock_adjtime",
 	"adjtimex", "lookup_dcookie", "fanotify_init", "nfsservctl", "vhangup", "uselib", "_sysctl",
 	"sysfs", "ustat",
+	// Asynchronous reads and writes: fs.aio-max-nr is the machine's, and one call takes
+	// all of it. No routing daemon has a use for them.
+	"io_setup", "io_submit", "io_getevents", "io_pgetevents", "io_cancel", "io_destroy",
 }
+
+// options of prctl(2) that a node's processes may use, in blocks.
+var prctls = slices.Concat(
+	[]block{{0, 16}, {16, 4}, {20, 2}, {23, 1}, {24, 8}, {32, 32}, {64, 64}},
+	ones(0x53564d41, 0x41555856), // PR_SET_VMA, PR_GET_AUXV
+)
 
 // Profile returns the profile for this architecture. Calls of any other ABI
 // (32-bit, x32) end the caller.
@@ -81,17 +86,18 @@ func Profile() *specs.LinuxSeccomp {
 			}},
 		},
 	}
-	for _, f := range families {
-		p.Syscalls = append(p.Syscalls, when("socket", f), when("socketpair", f))
-	}
 	for _, f := range personalities {
-		p.Syscalls = append(p.Syscalls, when("personality", f))
+		p.Syscalls = append(p.Syscalls, when(specs.ActAllow, 0, "personality", is(0, f)))
 	}
+	for _, b := range prctls {
+		p.Syscalls = append(p.Syscalls, when(specs.ActAllow, 0, "prctl", b.of(0)))
+	}
+	// Filters of a node's own are programs that count against net.core.bpf_jit_limit,
+	// the machine's; with it reached no node starts. EINVAL is what kernels without
+	// them answer (prctl(2), seccomp(2)), and what sandboxes go on after.
+	p.Syscalls = append(p.Syscalls,
+		when(specs.ActErrno, unix.EINVAL, "prctl", is(0, unix.PR_SET_SECCOMP)),
+		specs.LinuxSyscall{Names: []string{"seccomp"}, Action: specs.ActErrno, ErrnoRet: errno(unix.EINVAL)})
+	p.Syscalls = append(p.Syscalls, sockets()...)
 	return p
-}
-
-// when allows a call whose first argument has the value.
-func when(name string, value uint64) specs.LinuxSyscall {
-	return specs.LinuxSyscall{Names: []string{name}, Action: specs.ActAllow,
-		Args: []specs.LinuxSeccompArg{{Index: 0, Value: value, Op: specs.OpEqualTo}}}
 }

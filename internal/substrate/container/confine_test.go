@@ -1,0 +1,131 @@
+package container
+
+import (
+	"fmt"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"trellis/internal/substrate/seccomp"
+)
+
+// needPython returns the interpreter by which tests attack from inside, the machine's.
+func needPython(t *testing.T) string {
+	t.Helper()
+	const path = "/usr/bin/python3"
+	if _, err := exec.LookPath(path); err != nil {
+		t.Skip("needs python3: apt-get install python3-minimal")
+	}
+	return path
+}
+
+// prelude is what the attacks begin with: system calls by number, and their errno.
+const prelude = `
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def call(*a):
+    ctypes.set_errno(0)
+    r = libc.syscall(*[ctypes.c_long(x) if isinstance(x, int) else x for x in a])
+    return r, ctypes.get_errno() if r == -1 else 0
+`
+
+// python runs a program in the node and returns its output; it must end well.
+func python(t *testing.T, r *Runtime, id ID, program string) string {
+	t.Helper()
+	return mustRun(t, r, id, needPython(t)+" - <<'END'\n"+prelude+program+"\nEND")
+}
+
+// answer gives the errno with which the profile answers a call, 0 where it lets it through.
+func answer(p *specs.LinuxSeccomp, name string, args ...uint64) uint {
+	for _, rule := range p.Syscalls {
+		if slices.Contains(rule.Names, name) && !slices.ContainsFunc(rule.Args, func(a specs.LinuxSeccompArg) bool { return args[a.Index]&a.Value != a.ValueTwo }) {
+			if rule.Action == specs.ActAllow {
+				return 0
+			}
+			return *rule.ErrnoRet
+		}
+	}
+	return *p.DefaultErrnoRet
+}
+
+// TestProfileByArguments tries every socket and every option of one, and holds the
+// answers to the profile: the library that compiles it has its own mind about many
+// rules for one call.
+func TestProfileByArguments(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, r *Runtime) {
+		s := spec("a")
+		mustStart(t, r, s)
+		p := seccomp.Profile()
+		out := python(t, r, s.ID, fmt.Sprintf(`
+H = 1 << 32 # the kernel does not look there
+for f in range(46):
+    for t in (1, 2, 3, 4, 5, 6, 10, 1 | 0x80800, 3 | 0x80000, 17):
+        for n in list(range(34)) + [46, 47, 58, 89, 103, 112, 115, 132, 136, 143, 255, 256, 262]:
+            for h in (0, H):
+                fd, e = call(%d, f | h, t | h, n | h)
+                if fd >= 0: os.close(fd)
+                print("socket", f, t, n, e)
+for l in list(range(300)):
+    for o in range(280 if l in (0, 1, 6, 17, 41, 58, 255, 263, 270) else 2):
+        for h in (0, H):
+            print("setsockopt", 0, l, o, call(%d, -1, l | h, o | h, 0, 0)[1])
+for o in range(256):
+    if o not in (4, 8, 15, 22, 38, 1): print("prctl", o, 0, 0, call(%d, o | H, -1, -1, -1, -1)[1])
+for h in (0, H):
+    print("prctl", 22, 0, 0, call(%d, 22 | h, 2, 0)[1])
+print("seccomp", 0, 0, 0, call(%d, 1, 0, 0)[1])
+`, unix.SYS_SOCKET, unix.SYS_SETSOCKOPT, unix.SYS_PRCTL, unix.SYS_PRCTL, unix.SYS_SECCOMP))
+		bad := 0
+		for line := range strings.Lines(out) {
+			f := strings.Fields(line)
+			var n [4]uint64
+			for i := range n {
+				var err error
+				if n[i], err = strconv.ParseUint(f[i+1], 10, 32); err != nil {
+					t.Fatal(line, err)
+				}
+			}
+			want := answer(p, f[0], n[0], n[1], n[2])
+			if got := uint(n[3]); want != 0 && got != want || want == 0 && got == uint(unix.ENOSYS) {
+				if bad++; bad < 20 {
+					t.Errorf("%s: want %d", strings.TrimSpace(line), want)
+				}
+			}
+		}
+		if n := strings.Count(out, "\n"); n < 40_000 {
+			t.Errorf("only %d calls were tried", n)
+		}
+	})
+}
+
+// TestToolsGoOn has the programs that a node is made for, under the profile.
+func TestToolsGoOn(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, r *Runtime) {
+		s := spec("a")
+		mustStart(t, r, s)
+		mustRun(t, r, s.ID, "ip link set lo up; ip link add d0 type veth peer name d1; ip link set d0 up; ip link set d1 up; ip addr add 192.0.2.1/24 dev d0")
+		for _, c := range []struct{ program, command string }{
+			{"ping", "ping -c 1 127.0.0.1 && ping -6 -c 1 ::1"},
+			{"tcpdump", "tcpdump -D && (while :; do ping -c 1 127.0.0.1; sleep 0.1; done & p=$!; timeout 10 tcpdump -c 1 -ni lo icmp; e=$?; kill $p; exit $e)"},
+			{"ss", "ss -tuaxnp && ss -0"},
+			{"nft", "nft add table inet t && nft list ruleset"},
+			{"ethtool", "ethtool d0 && ethtool -k d0"},
+			{"bridge", "bridge fdb && timeout 0.1 bridge monitor; test $? = 124"},
+			{"traceroute", "traceroute -n -m 1 127.0.0.1"},
+			{"iperf3", "iperf3 -s -1 -D && for i in $(seq 50); do iperf3 -c 127.0.0.1 -n 1M && exit; sleep 0.1; done; exit 1"},
+		} {
+			if _, err := exec.LookPath(c.program); err != nil {
+				t.Logf("without %s", c.program)
+				continue
+			}
+			if out, code := run(t, r, s.ID, c.command); code != 0 {
+				t.Errorf("%s: %d: %s", c.command, code, out)
+			}
+		}
+	})
+}
