@@ -201,6 +201,7 @@ func (c *checker) nodeLists(at, who string, n *Node) {
 				continue
 			}
 			c.text(at+".sysctls."+k, who+": sysctl "+k, n.Sysctls[k], false)
+			c.sysctl(at, who, k, n.Sysctls[k])
 		}
 	}
 	if c.list(at+".files", who+": files", len(n.Files)) {

@@ -56,7 +56,9 @@ type Tree struct {
 	// others are v1 hierarchies without any controller of ours. An OCI runtime
 	// that insists on managing cgroups (runc) leaves directories there.
 	others []string
-	// unified is where cgroup v2 is mounted, freezer where v1's freezer; empty: nowhere.
+	// unified is where the hierarchy of version 2 is mounted, with controllers of ours
+	// or without; empty in kernels that have none. freezer is where version 1's freezer
+	// is; empty: nowhere.
 	unified, freezer string
 }
 
@@ -92,7 +94,58 @@ func Find(dir string) (*Tree, error) {
 		}
 		unified = strings.Fields(string(b))
 	}
-	return arrange(dir, v1, v2, unified)
+	t, err := arrange(dir, v1, v2, unified)
+	if err == nil && t.unified == "" {
+		err = t.mountUnified()
+	}
+	return t, err
+}
+
+// mountUnified makes the hierarchy of version 2 reachable where nobody has mounted it:
+// programs for nodes' processes can be attached there alone. The mount is this
+// process's, and nowhere in the file system.
+func (t *Tree) mountUnified() error {
+	context, err := unix.Fsopen("cgroup2", unix.FSOPEN_CLOEXEC)
+	if errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open the cgroup hierarchy of version 2: %w", err)
+	}
+	defer unix.Close(context)
+	if err := unix.FsconfigCreate(context); err != nil {
+		return fmt.Errorf("open the cgroup hierarchy of version 2: %w", err)
+	}
+	fd, err := unix.Fsmount(context, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
+	if err != nil {
+		return fmt.Errorf("mount the cgroup hierarchy of version 2: %w", err)
+	}
+	t.unified = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd)
+	t.others = append(t.others, t.unified)
+	return nil
+}
+
+// Unified is the tree's directory in the hierarchy of version 2, which all its groups
+// are below where they are in that hierarchy at all; empty where the kernel has none.
+func (t *Tree) Unified() string {
+	if t.unified == "" {
+		return ""
+	}
+	return filepath.Join(t.unified, t.dir)
+}
+
+// UnifiedEntry is the directory in that hierarchy that processes of a group start in:
+// the tree's, or, where it has controllers of ours, the group's own. With no limits
+// wanted from the start, it is empty there.
+func (t *Tree) UnifiedEntry(group string, limited bool) string {
+	for _, h := range t.hierarchies {
+		if h.v2 && limited {
+			return t.path(h, group)
+		} else if h.v2 {
+			return ""
+		}
+	}
+	return t.Unified()
 }
 
 // parseMount takes a line of mountinfo (proc_pid_mountinfo(5)) apart. The mount

@@ -16,7 +16,9 @@ import (
 
 	"trellis/internal/keylock"
 	"trellis/internal/substrate/cgroup"
+	"trellis/internal/substrate/confine"
 	"trellis/internal/substrate/image"
+	"trellis/internal/vnet"
 )
 
 // Runtime makes and removes the containers of one instance.
@@ -24,10 +26,12 @@ type Runtime struct {
 	cfg     Config
 	oci     oci
 	cgroups *cgroup.Tree
-	images  *image.Cache
-	stage   *stage
-	gate    gate
-	locks   keylock.Locks[ID]
+	// confined bounds what nodes ask of the kernel; nil where it cannot be.
+	confined *confine.Confinement
+	images   *image.Cache
+	stage    *stage
+	gate     gate
+	locks    keylock.Locks[ID]
 	// terminals are locked while a node gets its devpts.
 	terminals keylock.Locks[ID]
 	index     index
@@ -79,8 +83,11 @@ func New(cfg Config) (*Runtime, error) {
 	if r.gate, err = newGate(); err != nil {
 		return nil, err
 	}
-	if r.events, err = newEvents(); err != nil {
+	if r.confined, err = confined(cgroups); err != nil {
 		return nil, errors.Join(err, r.gate.close())
+	}
+	if r.events, err = newEvents(); err != nil {
+		return nil, errors.Join(err, r.confined.Close(), r.gate.close())
 	}
 	go r.events.run(r.onOOM, r.onEnding, r.onExit, r.onStatus, r.savedChanged)
 	if err := r.loadIndex(); err != nil {
@@ -102,6 +109,18 @@ func New(cfg Config) (*Runtime, error) {
 	return r, nil
 }
 
+// confined makes the programs that bound nodes.
+func confined(t *cgroup.Tree) (*confine.Confinement, error) {
+	var ceilings []confine.Ceiling
+	for _, c := range vnet.SysctlCeilings {
+		ceilings = append(ceilings, confine.Ceiling{Name: strings.ReplaceAll(c.Name, ".", "/"), Max: c.Max})
+	}
+	if t.Unified() == "" {
+		return nil, nil
+	}
+	return confine.New(t.Unified(), ceilings)
+}
+
 // gate is a pipe. Every node that waits polls the one end, and ends when the other
 // closes, of which only this process has a descriptor: when this process ends.
 type gate struct{ held, open *os.File }
@@ -121,6 +140,7 @@ func (r *Runtime) Close() (err error) {
 			r.stage.close()
 		}
 		r.events.close()
+		err = errors.Join(err, r.confined.Close())
 		r.index.mu.Lock()
 		defer r.index.mu.Unlock()
 		for _, nodes := range r.index.vnets {

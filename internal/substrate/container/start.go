@@ -168,6 +168,9 @@ func (r *Runtime) build(ctx context.Context, s *Spec, img *image.Image) (*Held, 
 	if err := r.cgroups.Create(s.VNet+"/"+s.Node, cgroupLimits(s.Limits)); err != nil {
 		return nil, err
 	}
+	if err := r.confined.Attach(); err != nil {
+		return nil, err
+	}
 	fault.Point("container/cgroups")
 	args := []string{"run", "--detach", "--bundle", dir, "--pid-file", filepath.Join(dir, pidFile), "--preserve-fds", "3"}
 	if r.oci.hideCgroups {
@@ -457,10 +460,22 @@ func (r *Runtime) ociCommand(ctx context.Context, id ID, files []*os.File, args 
 		}
 		argv = append([]string{inStage("init"), "enter", strconv.Itoa(3 + len(files)), strconv.Itoa(len(groups))}, argv...)
 	}
+	extra := append(slices.Clip(files), groups...)
+	attributes := &syscall.SysProcAttr{}
+	if dir := r.cgroups.UnifiedEntry(groupOf(id), r.oci.hideCgroups); dir != "" {
+		// By clone3: a write to cgroup.procs waits for all processors (cgroup_threadgroup_rwsem).
+		g, err := os.Open(dir)
+		if err != nil {
+			done()
+			return nil, nil, err
+		}
+		groups = append(groups, g)
+		attributes.UseCgroupFD, attributes.CgroupFD = true, int(g.Fd())
+	}
 	cmd = exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.ExtraFiles = append(slices.Clip(files), groups...)
+	cmd.ExtraFiles = extra
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
-	cmd.SysProcAttr = &syscall.SysProcAttr{}
+	cmd.SysProcAttr = attributes
 	return cmd, done, nil
 }
 
