@@ -19,7 +19,8 @@ enum {
 	NR_fcntl = 72, NR_ftruncate = 77, NR_chdir = 80, NR_setuid = 105, NR_setgid = 106, NR_setsid = 112,
 	NR_setgroups = 116, NR_prctl = 157, NR_clock_gettime = 228, NR_exit_group = 231,
 	NR_openat = 257, NR_unlinkat = 263, NR_faccessat = 269, NR_ppoll = 271, NR_signalfd4 = 289, NR_dup3 = 292,
-	NR_pipe2 = 293, NR_keyctl = 250, NR_renameat2 = 316,
+	NR_pipe2 = 293, NR_keyctl = 250, NR_renameat2 = 316, NR_setresuid = 117, NR_mount = 165, NR_unshare = 272,
+	NR_prlimit64 = 302,
 };
 #elif defined(__aarch64__)
 enum {
@@ -28,7 +29,8 @@ enum {
 	NR_pwrite64 = 68, NR_ppoll = 73, NR_signalfd4 = 74, NR_exit_group = 94,
 	NR_clock_gettime = 113, NR_kill = 129, NR_rt_sigprocmask = 135, NR_setgid = 144,
 	NR_setuid = 146, NR_setsid = 157, NR_setgroups = 159, NR_prctl = 167, NR_clone = 220,
-	NR_execve = 221, NR_wait4 = 260, NR_keyctl = 219, NR_renameat2 = 276,
+	NR_execve = 221, NR_wait4 = 260, NR_keyctl = 219, NR_renameat2 = 276, NR_setresuid = 147, NR_mount = 40, NR_unshare = 97,
+	NR_prlimit64 = 261,
 };
 #else
 #error "the node's init knows amd64 and arm64"
@@ -49,7 +51,10 @@ enum {
 	WNOHANG = 1,
 	POLLIN = 1,
 	F_SETFL = 4,
-	PR_SET_DUMPABLE = 4,
+	PR_SET_DUMPABLE = 4, PR_SET_SECUREBITS = 28, SECBIT_NO_SETUID_FIXUP = 4,
+	CLONE_NEWUSER = 0x10000000,
+	MS_BIND = 4096,
+	RLIMIT_SIGPENDING = 11, RLIMIT_MSGQUEUE = 12,
 	KEYCTL_JOIN_SESSION_KEYRING = 1,
 };
 

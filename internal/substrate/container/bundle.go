@@ -2,6 +2,7 @@ package container
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -137,7 +138,7 @@ func (r *Runtime) writeBundle(s *Spec, host bool, at string) error {
 	}
 	if !terminalsOnDemand(s, host) {
 		mounts = append(mounts, specs.Mount{Destination: "/dev/pts", Type: "devpts", Source: "devpts",
-			Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}})
+			Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5", fmt.Sprintf("max=%d", maxTerminals)}})
 	}
 	if host {
 		mounts = append(mounts, specs.Mount{Destination: "/usr", Type: "bind", Source: "/usr",
@@ -167,7 +168,7 @@ func (r *Runtime) writeBundle(s *Spec, host bool, at string) error {
 			Linux: specs.Linux{
 				UIDMappings: ids, GIDMappings: ids,
 				Namespaces: []specs.LinuxNamespace{
-					{Type: specs.UserNamespace}, {Type: specs.NetworkNamespace}, {Type: specs.MountNamespace},
+					{Type: specs.UserNamespace, Path: filepath.Join(at, usersFile)}, {Type: specs.NetworkNamespace}, {Type: specs.MountNamespace},
 					{Type: specs.PIDNamespace}, {Type: specs.UTSNamespace}, {Type: specs.IPCNamespace},
 					{Type: specs.CgroupNamespace},
 				},

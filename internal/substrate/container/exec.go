@@ -87,7 +87,7 @@ func (r *Runtime) exec(ctx context.Context, id ID, e ExecSpec) (*Process, error)
 	if e.TTY {
 		args = append(args, "--tty")
 	}
-	cmd, done, err := r.ociCommand(context.Background(), id, nil, append(args, ociID(id))...)
+	cmd, done, err := r.ociCommand(context.Background(), id, nil, nil, append(args, ociID(id))...)
 	if err != nil {
 		return nil, err
 	}

@@ -176,7 +176,7 @@ func (r *Runtime) build(ctx context.Context, s *Spec, img *image.Image) (*Held, 
 	if r.oci.hideCgroups {
 		args = append(args, "--no-new-keyring") // "enter" has joined one
 	}
-	cmd, done, err := r.ociCommand(ctx, s.ID, []*os.File{r.gate.held, status, services}, append(args, ociID(s.ID))...)
+	cmd, done, err := r.ociCommand(ctx, s.ID, r.oci.userNamespaceOf(s), []*os.File{r.gate.held, status, services}, append(args, ociID(s.ID))...)
 	if err != nil {
 		return nil, err
 	}
@@ -246,6 +246,9 @@ func (r *Runtime) assemble(ctx context.Context, s *Spec, c *record, img *image.I
 	if err := r.mountRoot(at, s, c, img); err != nil {
 		return err
 	}
+	if err := os.WriteFile(filepath.Join(at, usersFile), nil, 0o600); err != nil {
+		return err
+	}
 	if err := r.save(c); err != nil { // with the device number
 		return err
 	}
@@ -278,6 +281,11 @@ func unmountAssembly(at string) error {
 		}
 		errs = append(errs, ignoreMissing(unix.Rmdir(dir)))
 	}
+	users := filepath.Join(at, usersFile)
+	if err := unix.Unmount(users, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		errs = append(errs, fmt.Errorf("unmount %s: %w", users, err))
+	}
+	errs = append(errs, ignoreMissing(unix.Unlink(users)))
 	return errors.Join(append(errs, ignoreMissing(unix.Rmdir(at)))...)
 }
 
@@ -439,9 +447,10 @@ func (e *ends) String() string {
 }
 
 // ociCommand prepares a call of the runtime that starts in the node's cgroups
-// with files from descriptor 3 on. It is to be started in a job, but not made in
+// with files from descriptor 3 on, after a user namespace has been made, where one is
+// asked for. It is to be started in a job, but not made in
 // one: the stage has no cgroup file systems. done closes what it opened.
-func (r *Runtime) ociCommand(ctx context.Context, id ID, files []*os.File, args ...string) (cmd *exec.Cmd, done func(), err error) {
+func (r *Runtime) ociCommand(ctx context.Context, id ID, users *userNamespace, files []*os.File, args ...string) (cmd *exec.Cmd, done func(), err error) {
 	argv := r.ociArgs(args...)
 	var groups []*os.File
 	done = func() {
@@ -458,8 +467,8 @@ func (r *Runtime) ociCommand(ctx context.Context, id ID, files []*os.File, args 
 			}
 			groups = append(groups, g)
 		}
-		argv = append([]string{inStage("init"), "enter", strconv.Itoa(3 + len(files)), strconv.Itoa(len(groups))}, argv...)
 	}
+	argv = slices.Concat([]string{inStage("init"), "enter", strconv.Itoa(3 + len(files)), strconv.Itoa(len(groups))}, users.arguments(), argv)
 	extra := append(slices.Clip(files), groups...)
 	attributes := &syscall.SysProcAttr{}
 	if dir := r.cgroups.UnifiedEntry(groupOf(id), r.oci.hideCgroups); dir != "" {

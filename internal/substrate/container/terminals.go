@@ -10,6 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// maxTerminals is how many a node may have at a time: kernel.pty.max, 4,096, is the
+// machine's, with 1,024 kept for its own users (kernel.pty.reserve).
+const maxTerminals = 64
+
 // ttyGroup is the group of terminals in a node, as in /etc/group.
 const ttyGroup = 5
 
@@ -81,7 +85,7 @@ func mountTerminals(pidfd int, group uint32) error {
 	}
 	defer unix.Close(context)
 	for key, value := range map[string]string{
-		"source": "devpts", "ptmxmode": "0666", "mode": "0620", "gid": strconv.FormatUint(uint64(group), 10),
+		"source": "devpts", "max": strconv.Itoa(maxTerminals), "ptmxmode": "0666", "mode": "0620", "gid": strconv.FormatUint(uint64(group), 10),
 	} {
 		if err := unix.FsconfigSetString(context, key, value); err != nil {
 			return os.NewSyscallError("fsconfig "+key, err)
