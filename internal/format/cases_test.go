@@ -110,7 +110,7 @@ var badYAML = []yamlCase{
 		`4: node "a" must be a mapping, not the single value "hello"; `,
 		`5: node "b": cpu is "many"; write a number`,
 		`5: node "b": memory: size "12" has no unit; write a size like 96MiB or 1GB`,
-		`5: node "b": pids is "1.5"; write a whole number from 8 to 4194304`,
+		`5: node "b": pids is "1.5"; write a whole number from 8 to 32768`,
 		`5: node "b": env must be a mapping, not a list; `,
 		`5: node "b": exec must be a list, not a mapping; `,
 		`5: node "b": files must be a mapping, not the single value "x"; `,
@@ -200,7 +200,7 @@ var badYAML = []yamlCase{
 	{name: "limits", yaml: "name: x\nnodes:\n  a: {memory: 1MiB}\n  b: {memory: 5 parsecs}\n  c: {pids: 0}\n  d: {disk: 1.5B}\n", want: []string{
 		`3: node "a": memory is "1MiB"; use 4MiB to 64TiB`,
 		`4: node "b": memory: size "5 parsecs" has the unknown unit "parsecs"; `,
-		`5: node "c": pids is "0"; write a whole number from 8 to 4194304`,
+		`5: node "c": pids is "0"; write a whole number from 8 to 32768`,
 		`6: node "d": disk: size "1.5B" is not a whole number of its smallest unit; `}},
 	{name: "cpu", yaml: "name: x\nnodes:\n  a: {cpu: -1}\n", want: []string{`3: node "a": cpu -1 is out of range; `}},
 	{name: "position", yaml: "name: x\nnodes:\n  a: {position: {latitude: 91, longitude: 0}}\n", want: []string{`3: node "a": position 91, 0 is not on the globe; `}},

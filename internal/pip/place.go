@@ -123,10 +123,26 @@ func (p *Provider) place(ctx context.Context, v *vnet.VNet, was map[string]strin
 		// Links cannot leave some of the machines: perhaps they need not.
 		request.Hosts = slices.DeleteFunc(request.Hosts, func(h embed.Host) bool { return len(there[h.Name].Addrs) == 0 })
 		if other, err := p.embedder.Embed(request); err == nil && !there.stranded(v, other) {
-			return other, nil
+			placement = other
 		}
 	}
+	if err := there.have(v, placement); err != nil {
+		return nil, err
+	}
 	return placement, nil
+}
+
+// have refuses limits that are more than the substrate node has, and so none at all.
+// The sum of all limits may be more.
+func (h hosts) have(v *vnet.VNet, placement map[string]string) error {
+	for i := range v.Nodes {
+		n, on := &v.Nodes[i], placement[v.Nodes[i].Name]
+		if has := h[on].Memory; has > 0 && n.Memory > has {
+			return Refused{fmt.Errorf("node %s may have %s of memory, and nodes on %s %s all together; lower memory",
+				n.Name, vnet.FormatSize(n.Memory), on, vnet.FormatSize(has))}
+		}
+	}
+	return nil
 }
 
 // stranded reports whether a placement has a link that leaves a substrate node

@@ -196,6 +196,9 @@ func TestNodesStayAndMoveOnlyWhenTold(t *testing.T) {
 func TestPlacementIsRefusedInOneSentence(t *testing.T) {
 	s := newSubstrate(t)
 	s.vanish(t, "gamma")
+	s.alive["small"] = register(t, s.Store, store.Host{Name: "small", Memory: 1 << 30})
+	large := chain("x", "a@small")
+	large.Nodes[0].Memory = 64 << 40
 	wide := chain("x", "a@alpha", "b@beta")
 	wide.Links[0].Endpoints[1].MTU = 1500
 	for name, c := range map[string]struct {
@@ -203,9 +206,10 @@ func TestPlacementIsRefusedInOneSentence(t *testing.T) {
 		words []string
 	}{
 		"unknown host":   {chain("x", "a@alpa"), []string{"node a is to be on alpa", `no substrate node "alpa"`, `did you mean "alpha"?`}},
-		"no host at all": {chain("x", "a@mars"), []string{`no substrate node "mars"`, "alpha, beta, gamma, island"}},
+		"no host at all": {chain("x", "a@mars"), []string{`no substrate node "mars"`, "alpha, beta, gamma, island, small"}},
 		"vanished host":  {chain("x", "a@gamma"), []string{"node a is to be on gamma", "gamma has not been heard of for 0 s"}},
 		"no uplink":      {chain("x", "a@alpha", "b@island"), []string{"link a-b", "from alpha to island", "island has no uplink"}},
+		"memory":         {large, []string{"node a may have 64TiB of memory", "small 1GiB all together", "lower memory"}},
 		"MTU":            {wide, []string{"link a-b", "b:eth1 asks for 1500", "at most 1458"}},
 	} {
 		t.Run(name, func(t *testing.T) {

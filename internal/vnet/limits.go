@@ -37,7 +37,7 @@ const (
 	MinMemory = 4 << 20  // bytes; below, nothing starts
 	MaxMemory = 64 << 40 // bytes
 	MinPids   = 8
-	MaxPids   = 4 << 20 // PID_MAX_LIMIT of 64-bit kernels
+	MaxPids   = 32768   // the least that any machine's kernel.pid_max starts from: more would be no limit
 	MinDisk   = 1 << 20 // bytes
 	MaxDisk   = 64 << 40
 

@@ -73,6 +73,7 @@ func New(cfg Config) (*Runtime, error) {
 	if err := raiseFileLimit(); err != nil {
 		return nil, err
 	}
+	raisePidMax(cfg.Log)
 	r := &Runtime{cfg: cfg, oci: oci, cgroups: cgroups}
 	r.images, err = image.OpenCache(image.Options{
 		Dir: filepath.Join(cfg.StateDir, "images"), Policy: cfg.Images, Private: []string{cfg.StateDir, cfg.RunDir}, InUse: r.imagesInUse,
