@@ -58,6 +58,7 @@ type Facts struct {
 	BridgeVLANFilter bool
 	IPv6             bool
 	Seccomp          bool
+	SysResource      bool   // this process has CAP_SYS_RESOURCE
 	OpenFiles        uint64 // hard limit of this process
 	StateDir         string
 	DiskFree         uint64 // bytes, on the state directory's file system
@@ -83,6 +84,7 @@ const (
 	ProbeIDMapped Probe = "id-mapped mounts"  // map the ids of the state directory
 	ProbeBPFFS    Probe = "bpf file system"   // mount one
 	ProbeTmpfs    Probe = "tmpfs with a size" // mount one
+	ProbeConfine  Probe = "bounds on sockets" // load the programs of package confine
 )
 
 // Cgroup is the machine's arrangement of control groups.

@@ -22,13 +22,13 @@ func healthy() *Facts {
 		Cgroup:     Cgroup{"v2", map[string]bool{"memory": true, "pids": true, "cpu": true}},
 		Runtime:    map[string]string{"crun": "/usr/bin/crun"},
 		Daemons:    map[string]string{},
-		IPv6:       true, Seccomp: true, OpenFiles: 1 << 20,
+		IPv6:       true, Seccomp: true, SysResource: true, OpenFiles: 1 << 20,
 		StateDir: "/var/lib/trellis", DiskFree: 10 << 30, Inodes: 1 << 20, InodesFree: 1 << 20, MemoryAvailable: 8 << 30,
 	}
 	for _, l := range limits {
 		f.Sysctls[l.sysctl] = l.enough
 	}
-	for _, p := range []Probe{ProbeBPF, ProbeTCX, ProbeFilter, ProbeVeth, ProbeBridge, ProbeTBF, ProbeNetem, ProbeUserNS, ProbeOverlay, ProbeIDMapped, ProbeBPFFS, ProbeTmpfs} {
+	for _, p := range []Probe{ProbeBPF, ProbeTCX, ProbeFilter, ProbeVeth, ProbeBridge, ProbeTBF, ProbeNetem, ProbeUserNS, ProbeOverlay, ProbeIDMapped, ProbeBPFFS, ProbeTmpfs, ProbeConfine} {
 		f.Probes[p] = nil
 	}
 	for _, k := range vnet.DaemonKinds {
@@ -46,6 +46,16 @@ func TestHealthyMachine(t *testing.T) {
 			if r.Status != OK {
 				t.Errorf("%+v", r)
 			}
+		}
+	}
+}
+
+func TestQuotasNeedACapabilityForRunc(t *testing.T) {
+	f := healthy()
+	for runtime, want := range map[string]Status{"crun": OK, "runc": Warn} {
+		f.SysResource, f.Runtime = false, map[string]string{runtime: "/usr/bin/" + runtime}
+		if got := f.quotas(); got.Status != want {
+			t.Errorf("%s: %+v", runtime, got)
 		}
 	}
 }
@@ -76,6 +86,8 @@ func TestFaults(t *testing.T) {
 		{"namespaces", Fail, "without user", func(f *Facts) { f.Namespaces["user"] = false }},
 		{"seccomp", Fail, "CONFIG_SECCOMP_FILTER", func(f *Facts) { f.Seccomp = false }},
 		{"netem", Warn, "delay, jitter and loss are refused", func(f *Facts) { f.Probes[ProbeNetem] = errors.New("not in this kernel") }},
+		{"bounds on sockets", Warn, "CONFIG_CGROUP_BPF", func(f *Facts) { f.Probes[ProbeConfine] = syscall.EINVAL }},
+		{"net.core.bpf_jit_limit", Warn, "nodes", func(f *Facts) { f.Sysctls["net.core.bpf_jit_limit"] = 32 << 20 }},
 		{"tcx", Fail, "no network can run", func(f *Facts) { f.Probes[ProbeTCX], f.Probes[ProbeFilter] = syscall.EINVAL, syscall.ENOENT }},
 		{"user namespaces", Fail, "the limit is reached", func(f *Facts) { f.Probes[ProbeUserNS] = syscall.ENOSPC }},
 		{"overlayfs", Warn, "modprobe overlay", func(f *Facts) { f.Probes[ProbeOverlay] = syscall.ENODEV }},
@@ -202,7 +214,7 @@ func TestGatherHere(t *testing.T) {
 	if err := f.Probes[ProbeFilter]; err != nil && f.Probes[ProbeTCX] != nil {
 		t.Errorf("neither link nor filter: %v", err)
 	}
-	for _, p := range []Probe{ProbeBPF, ProbeTCX, ProbeFilter, ProbeVeth, ProbeBridge, ProbeTBF, ProbeNetem, ProbeUserNS, ProbeOverlay, ProbeIDMapped, ProbeBPFFS, ProbeTmpfs} {
+	for _, p := range []Probe{ProbeBPF, ProbeTCX, ProbeFilter, ProbeVeth, ProbeBridge, ProbeTBF, ProbeNetem, ProbeUserNS, ProbeOverlay, ProbeIDMapped, ProbeBPFFS, ProbeTmpfs, ProbeConfine} {
 		if _, tried := f.Probes[p]; !tried {
 			t.Errorf("%s was not tried", p)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"trellis/internal/substrate/container"
 	"trellis/internal/substrate/kernel"
 	"trellis/internal/vnet"
 )
@@ -48,6 +49,7 @@ func Gather(stateDir string) (*Facts, error) {
 	if f.Cgroup, err = gatherCgroup("/proc/self/mountinfo", "/proc/cgroups"); err != nil {
 		return nil, err
 	}
+	f.SysResource = container.SysResource()
 	f.programs()
 	if err := f.resources(); err != nil {
 		return nil, err

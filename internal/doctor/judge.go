@@ -28,6 +28,8 @@ func Judge(f *Facts) []Result {
 	add(f.probe(ProbeTBF, Warn, "links with a rate are refused", "modprobe sch_tbf, or use a kernel with CONFIG_NET_SCH_TBF"))
 	add(f.probe(ProbeNetem, Warn, "delay, jitter and loss are refused",
 		"modprobe sch_netem (on Ubuntu from linux-modules-extra), or use a kernel with CONFIG_NET_SCH_NETEM"))
+	add(f.probe(ProbeConfine, Warn, "packet rings, socket filters and the memory that sysctls ask for are not bounded: a node can use up the machine's",
+		"use a kernel with CONFIG_CGROUP_BPF and CONFIG_DEBUG_INFO_BTF, as distributions have"), f.quotas())
 	add(f.cgroup()...)
 	add(f.runtime(), f.probe(ProbeTmpfs, Fail, "nodes get no file systems of their own", "use a kernel with CONFIG_TMPFS"))
 	add(f.probe(ProbeOverlay, Warn, "node images other than host are refused", "modprobe overlay, or use a kernel with CONFIG_OVERLAY_FS"))
@@ -130,6 +132,16 @@ func (f *Facts) cgroup() []Result {
 		out = append(out, Result{check, Fail, "not available", c.cost, remedy})
 	}
 	return out
+}
+
+// quotas judges what the kernel counts by user.
+func (f *Facts) quotas() Result {
+	const check = "quotas of nodes"
+	if _, crun := f.Runtime["crun"]; crun || f.SysResource {
+		return ok(check, "counted apart from root's")
+	}
+	return Result{check, Warn, "counted as root's, since runc needs CAP_SYS_RESOURCE",
+		"a node can use up the machine's inotify instances, timers and message queues", "apt-get install crun, or give the service CAP_SYS_RESOURCE"}
 }
 
 func (f *Facts) runtime() Result {

@@ -9,6 +9,7 @@ import (
 const (
 	frrNodeMemory = 11 << 20 // bytes, zebra with OSPF for both families
 	frrNodeTasks  = 8        // processes and threads
+	filterMemory  = 16 << 10 // bytes of machine code of a filter of system calls
 )
 
 // limit is a number that the kernel was told, and the least that is enough for
@@ -40,7 +41,12 @@ var limits = []limit{
 	{"net.ipv6.neigh.default.gc_thresh3", 16384, 8, nodes(4, "links, in all networks together, before nodes lose their neighbours over IPv6")},
 	{"net.core.bpf_jit_enable", 1, 0, func(int64) string { return "programs on links are interpreted, several times slower" }},
 	{"net.core.rmem_max", 212992, 0, func(int64) string { return "routing daemons may lose kernel notifications on large networks" }},
-	{"fs.inotify.max_user_instances", 128, 0, func(v int64) string { return fmt.Sprintf("programs in nodes that watch files share %d instances", v) }},
+	{"fs.inotify.max_user_instances", 128, 0, func(v int64) string {
+		return fmt.Sprintf("the programs of a node that watch files share %d instances", v)
+	}},
+	// Each start and each program run in a node takes a filter of system calls; the
+	// limit is the whole machine's, and with it reached neither works (ENOTSUPP, 524).
+	{"net.core.bpf_jit_limit", 256_000_000, 16 << 20, nodes(filterMemory, "nodes")},
 	{"fs.mount-max", 1000, 100, func(v int64) string { return fmt.Sprintf("nodes can mount %d file systems each", v) }},
 }
 

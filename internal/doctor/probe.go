@@ -14,6 +14,8 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"trellis/internal/substrate/confine"
 )
 
 // probeAll tries what only trying tells. Each attempt is made on a thread with
@@ -21,6 +23,7 @@ import (
 // and nothing of the attempt is left.
 func (f *Facts) probeAll() {
 	f.Probes[ProbeUserNS], f.Probes[ProbeIDMapped] = probeUserNS(existing(f.StateDir))
+	f.Probes[ProbeConfine] = confine.Probe()
 	onThrowawayThread(func() {
 		if err := isolate(); err != nil {
 			for _, p := range []Probe{ProbeBPF, ProbeTCX, ProbeFilter, ProbeVeth, ProbeBridge, ProbeTBF, ProbeNetem, ProbeOverlay, ProbeBPFFS, ProbeTmpfs} {

@@ -69,6 +69,15 @@ func New(dir string, ceilings []Ceiling) (*Confinement, error) {
 	return c, nil
 }
 
+// Probe tells whether this kernel takes the programs, which are attached nowhere.
+func Probe() error {
+	c := &Confinement{}
+	if err := c.load(); err != nil {
+		return err
+	}
+	return c.objs.Close()
+}
+
 // Close leaves the programs attached.
 func (c *Confinement) Close() error {
 	if c == nil {
@@ -103,7 +112,7 @@ func (c *Confinement) load() error {
 // version has them.
 func (c *Confinement) accounts(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
 	group, err := os.Open(c.dir)
-	if errors.Is(err, os.ErrNotExist) {
+	if c.dir == "" || errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {

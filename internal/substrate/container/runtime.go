@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"trellis/internal/keylock"
@@ -84,7 +86,7 @@ func New(cfg Config) (*Runtime, error) {
 	if r.gate, err = newGate(); err != nil {
 		return nil, err
 	}
-	if r.confined, err = confined(cgroups); err != nil {
+	if r.confined, err = confined(cgroups, cfg.Log); err != nil {
 		return nil, errors.Join(err, r.gate.close())
 	}
 	if r.events, err = newEvents(); err != nil {
@@ -110,16 +112,23 @@ func New(cfg Config) (*Runtime, error) {
 	return r, nil
 }
 
-// confined makes the programs that bound nodes.
-func confined(t *cgroup.Tree) (*confine.Confinement, error) {
+// confined makes the programs that bound nodes. Kernels without what they need go
+// on without them, and doctor and the log say what that costs.
+func confined(t *cgroup.Tree, log *slog.Logger) (*confine.Confinement, error) {
 	var ceilings []confine.Ceiling
 	for _, c := range vnet.SysctlCeilings {
 		ceilings = append(ceilings, confine.Ceiling{Name: strings.ReplaceAll(c.Name, ".", "/"), Max: c.Max})
 	}
+	err := error(nil)
 	if t.Unified() == "" {
-		return nil, nil
+		err = fmt.Errorf("control groups of version 2: %w", ebpf.ErrNotSupported)
+	} else if err = confine.Probe(); err == nil {
+		return confine.New(t.Unified(), ceilings)
 	}
-	return confine.New(t.Unified(), ceilings)
+	if log != nil {
+		log.Warn("the memory of nodes' sockets is not bounded: this kernel lacks what it takes; see trellis doctor", "err", err)
+	}
+	return nil, nil
 }
 
 // gate is a pipe. Every node that waits polls the one end, and ends when the other

@@ -38,9 +38,10 @@ func (o oci) userNamespaceOf(s *Spec) *userNamespace {
 // ownsQuotas tells whether nodes can have owners of their own. runc sets the limits of
 // a process (RLIMIT_…) from outside of its namespace: the maker may, who is root then,
 // and else only who has CAP_SYS_RESOURCE, which some containers' root lacks.
-func (o oci) ownsQuotas() bool { return o.hideCgroups || sysResource() }
+func (o oci) ownsQuotas() bool { return o.hideCgroups || SysResource() }
 
-var sysResource = sync.OnceValue(func() bool {
+// SysResource tells whether this process has CAP_SYS_RESOURCE.
+var SysResource = sync.OnceValue(func() bool {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var have [2]unix.CapUserData
 	return unix.Capget(&header, &have[0]) == nil && have[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
