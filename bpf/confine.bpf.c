@@ -4,7 +4,8 @@
  * in memory: attached to the control group (of version 2) that all of an instance's
  * nodes are in.
  *
- *  - trellis_options: setsockopt(2). Rings of packet sockets and programs of socket
+ *  - trellis_options: setsockopt(2). Options that nothing in a node needs are unknown.
+ *    Rings of packet sockets and programs of socket
  *    filters are memory that no control group is charged with; each network namespace
  *    has a budget of both.
  *  - trellis_sysctl: writes below /proc/sys/net, with ceilings for what is memory.
@@ -19,11 +20,16 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
+#define SOL_IP		 0
 #define SOL_SOCKET	 1
+#define SOL_TCP		 6
+#define SOL_UDP		 17
+#define SOL_IPV6	 41
 #define SO_ATTACH_FILTER 26
 #define SOL_PACKET	 263
 #define PACKET_RX_RING	 5
 #define EINVAL		 22
+#define ENOPROTOOPT	 92
 #define ENOMEM		 12
 
 /* What a network namespace's sockets may have: bytes of rings, instructions of filters. */
@@ -111,6 +117,61 @@ refuse:
 	return 0;
 }
 
+/*
+ * known reports whether routing and tools use an option; other levels than these are
+ * the seccomp profile's to judge (internal/substrate/seccomp/options.go). Numbers:
+ * include/uapi/asm-generic/socket.h, linux/in.h, in6.h, tcp.h, udp.h, mroute.h.
+ */
+static __always_inline int known(__u32 level, __u32 option)
+{
+	switch (level) {
+	case SOL_SOCKET:
+		switch (option) {
+		case 0 ... 31: /* up to SO_PEERSEC */
+		case 34 ... 37: /* PASSSEC, TIMESTAMPNS, MARK, TIMESTAMPING */
+		case 40: /* RXQ_OVFL */
+		case 42: /* PEEK_OFF */
+		case 44: /* LOCK_FILTER */
+		case 45: /* SELECT_ERR_QUEUE */
+		case 47: /* MAX_PACING_RATE */
+		case 49: /* INCOMING_CPU */
+		case 62 ... 67: /* BINDTOIFINDEX, the times of 64 bits */
+		case 75: /* RCVMARK */
+		case 76: /* PASSPIDFD */
+			return 1;
+		}
+		/* Buffers past rmem_max and wmem_max, programs, busy polling, pinned pages, and
+		 * TXTIME, whose stamps leave the node with the frame. */
+		return 0;
+	case SOL_IP: /* without the policies of IPsec, and x_tables from 64 on */
+		return (option < 64 && option != 16 && option != 17) || (option >= 200 && option < 216);
+	case SOL_IPV6: /* nor FLOWLABEL_MGR, 32: 4,096 labels are the machine's (FL_MAX_SIZE) */
+		switch (option) {
+		case 0 ... 31:
+		case 33:
+		case 36 ... 63:
+		case 66 ... 67:
+		case 70 ... 79:
+		case 200 ... 215: /* MRT6_INIT and on */
+			return 1;
+		}
+		return 0;
+	case SOL_TCP: /* without REPAIR and what goes with it, ULP, ZEROCOPY_RECEIVE */
+		switch (option) {
+		case 0 ... 18:
+		case 23 ... 28:
+		case 30:
+		case 32 ... 34:
+		case 36 ... 43:
+			return 1;
+		}
+		return 0;
+	case SOL_UDP: /* CORK, checksums of IPv6, GSO and GRO; no ENCAP */
+		return option == 1 || (option >= 101 && option <= 104);
+	}
+	return 1;
+}
+
 SEC("cgroup/setsockopt")
 int trellis_options(struct bpf_sockopt *ctx)
 {
@@ -127,6 +188,10 @@ int trellis_options(struct bpf_sockopt *ctx)
 		if (value + 16 > end)
 			goto invalid;
 		return charge(ctx, 0, *(__u16 *)value); /* len of struct sock_fprog */
+	}
+	if (!known(ctx->level, ctx->optname)) {
+		bpf_set_retval(-ENOPROTOOPT);
+		return 0;
 	}
 	ctx->optlen = 0; /* the caller's own buffer, however long */
 	return 1;

@@ -131,6 +131,41 @@ func TestToolsGoOn(t *testing.T) {
 	})
 }
 
+// TestOptionsOfSockets tries options on sockets that have them.
+func TestOptionsOfSockets(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, r *Runtime) {
+		needConfined(t, r)
+		s := spec("a")
+		mustStart(t, r, s)
+		out := python(t, r, s.ID, `
+import socket
+tcp, udp = socket.socket(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+six, raw = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM), socket.socket(socket.AF_INET, socket.SOCK_RAW, 89)
+mroute = socket.socket(socket.AF_INET, socket.SOCK_RAW, 2)
+def attempt(s, level, option, value=1):
+    try: s.setsockopt(level, option, value)
+    except OSError as e: return e.errno
+    return 0
+for what, s, level, option in (("SNDBUFFORCE", udp, 1, 32), ("RCVBUFFORCE", udp, 1, 33), ("ATTACH_BPF", udp, 1, 50), ("REUSEPORT_CBPF", udp, 1, 51),
+    ("ZEROCOPY", tcp, 1, 60), ("TXTIME", udp, 1, 61), ("RESERVE_MEM", tcp, 1, 73), ("BUSY_POLL", tcp, 1, 46), ("IP_XFRM_POLICY", udp, 0, 17),
+    ("IPT_SO_SET_REPLACE", raw, 0, 64), ("FLOWLABEL_MGR", six, 41, 32), ("IPV6_XFRM_POLICY", six, 41, 35), ("TCP_REPAIR", tcp, 6, 19),
+    ("TCP_ULP", tcp, 6, 31), ("UDP_ENCAP", udp, 17, 100)):
+    for h in (0, 1 << 32):
+        r, e = call(54 if os.uname().machine == "x86_64" else 208, s.fileno(), level | h, option | h, ctypes.byref(ctypes.c_int(1)), 4)
+        if e != 92: print(what, "is answered with", r, e)
+for what, s, level, option in (("REUSEADDR", tcp, 1, 2), ("PRIORITY", udp, 1, 12), ("MARK", udp, 1, 36), ("TIMESTAMPNS", udp, 1, 35), ("PACING", tcp, 1, 47),
+    ("RCVBUF", udp, 1, 8), ("TOS", udp, 0, 1), ("TTL", udp, 0, 2), ("HDRINCL", raw, 0, 3), ("PKTINFO", udp, 0, 8), ("RECVERR", udp, 0, 11), ("MTU_DISCOVER", udp, 0, 10),
+    ("MINTTL", tcp, 0, 21), ("MULTICAST_ALL", udp, 0, 49), ("MRT_INIT", mroute, 0, 200), ("V6ONLY", six, 41, 26), ("RECVPKTINFO", six, 41, 49), ("TCLASS", six, 41, 67),
+    ("AUTOFLOWLABEL", six, 41, 70), ("MINHOPCOUNT", six, 41, 73), ("NODELAY", tcp, 6, 1), ("USER_TIMEOUT", tcp, 6, 18), ("UDP_GRO", udp, 17, 104)):
+    e = attempt(s, level, option)
+    if e: print(what, "is refused with", e)
+`)
+		if out != "" {
+			t.Error(out)
+		}
+	})
+}
+
 // TestRingsAreBounded has a node ask for more packet rings than it may have, by version
 // 1 and 3, in small and large blocks, and lets a capture go on afterwards.
 func TestRingsAreBounded(t *testing.T) {

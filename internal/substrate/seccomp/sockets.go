@@ -14,17 +14,16 @@ func ofType(t uint64) specs.LinuxSeccompArg {
 }
 
 // netlinks are the netlink protocols that routing daemons, iproute2, ss, nft, iptables
-// (nft), conntrack and ethtool speak. Others are answered as by a kernel that lacks
-// them, which libaudit, for one, takes for "no audit here".
+// (nft), conntrack and ethtool speak.
 var netlinks = []uint64{unix.NETLINK_ROUTE, unix.NETLINK_SOCK_DIAG, unix.NETLINK_NETFILTER, unix.NETLINK_GENERIC}
 
-// otherNetlinks are all others there can be (MAX_LINKS).
-var otherNetlinks = []block{{1, 1}, {2, 2}, {5, 1}, {6, 2}, {8, 4}, {13, 1}, {14, 2}, {17, 1}, {18, 2}, {20, 4}, {24, 8}}
-
-// otherFamilies are those that lead out of the network namespace (vsock reaches the
-// hypervisor) or are only attack surface for a router (AF_ALG, CAN, TIPC, RDS,
-// Bluetooth, …): all but AF_UNIX, AF_INET, AF_INET6, AF_NETLINK and AF_PACKET.
-var otherFamilies = []block{{0, 1}, {3, 1}, {4, 4}, {8, 2}, {11, 1}, {12, 4}, {18, 2}, {20, 4}, {24, 8}, {32, 32}}
+// absent are families and netlink protocols that programs ask for and do without, if
+// the answer is that of a kernel that lacks them: Bluetooth and its neighbours, and
+// from AF_IB on; XFRM, AUDIT, KOBJECT_UEVENT.
+var (
+	absentFamilies = []block{{24, 8}, {32, 32}}
+	absentNetlinks = []block{{6, 2}, {8, 4}, {14, 2}}
+)
 
 // transports are the socket types of IPv4 and IPv6 with the protocols that a node may
 // speak by them. A raw socket is the same code for every protocol (net/ipv4/raw.c), so
@@ -35,15 +34,11 @@ var transports = []struct {
 	protocols []uint64
 }{
 	{unix.SOCK_STREAM, []uint64{0, unix.IPPROTO_TCP}},
-	{unix.SOCK_DGRAM, []uint64{0, unix.IPPROTO_UDP, unix.IPPROTO_ICMP, unix.IPPROTO_ICMPV6}},
+	{unix.SOCK_DGRAM, []uint64{0, unix.IPPROTO_UDP}},
 }
 
-// refused are answered with EPROTONOSUPPORT, on which programs fall back.
-var refused = []struct{ kind, protocol uint64 }{
-	{unix.SOCK_STREAM, unix.IPPROTO_SCTP}, {unix.SOCK_SEQPACKET, unix.IPPROTO_SCTP},
-	{unix.SOCK_STREAM, unix.IPPROTO_MPTCP}, {unix.SOCK_STREAM, 256 /* IPPROTO_SMC */},
-	{unix.SOCK_DCCP, unix.IPPROTO_DCCP}, {unix.SOCK_DGRAM, unix.IPPROTO_UDPLITE},
-}
+// pings are the protocols of sockets for echo requests, by family.
+var pings = map[uint64]uint64{unix.AF_INET: unix.IPPROTO_ICMP, unix.AF_INET6: unix.IPPROTO_ICMPV6}
 
 // sockets are the rules for socket(2), socketpair(2) and setsockopt(2).
 func sockets() (rules []specs.LinuxSyscall) {
@@ -53,7 +48,9 @@ func sockets() (rules []specs.LinuxSyscall) {
 	refuse := func(e unix.Errno, name string, args ...specs.LinuxSeccompArg) {
 		rules = append(rules, when(specs.ActErrno, e, name, args...))
 	}
-	for _, b := range otherFamilies {
+	// Families that lead out of the network namespace (vsock reaches the hypervisor) or
+	// are only attack surface for a router (AF_ALG, CAN, TIPC, RDS, …) have no rule, or this.
+	for _, b := range absentFamilies {
 		refuse(unix.EAFNOSUPPORT, "socket", b.of(0))
 	}
 	allow("socketpair", is(0, unix.AF_UNIX))
@@ -64,7 +61,7 @@ func sockets() (rules []specs.LinuxSyscall) {
 	for _, p := range netlinks {
 		allow("socket", is(0, unix.AF_NETLINK), is(2, p))
 	}
-	for _, b := range otherNetlinks {
+	for _, b := range absentNetlinks {
 		refuse(unix.EPROTONOSUPPORT, "socket", is(0, unix.AF_NETLINK), b.of(2))
 	}
 	for _, f := range []uint64{unix.AF_INET, unix.AF_INET6} {
@@ -74,16 +71,17 @@ func sockets() (rules []specs.LinuxSyscall) {
 			}
 		}
 		allow("socket", is(0, f), ofType(unix.SOCK_RAW))
-		for _, r := range refused {
-			refuse(unix.EPROTONOSUPPORT, "socket", is(0, f), ofType(r.kind), is(2, r.protocol))
+		allow("socket", is(0, f), ofType(unix.SOCK_DGRAM), is(2, pings[f]))
+		for _, p := range []uint64{unix.IPPROTO_MPTCP, unix.IPPROTO_SCTP} {
+			refuse(unix.EPROTONOSUPPORT, "socket", is(0, f), ofType(unix.SOCK_STREAM), is(2, p))
 		}
 	}
 	for _, l := range levels {
+		if l.allowed == nil {
+			allow("setsockopt", is(1, l.level))
+		}
 		for _, b := range l.allowed {
 			allow("setsockopt", is(1, l.level), b.of(2))
-		}
-		for _, b := range ones(l.refused...) {
-			refuse(unix.ENOPROTOOPT, "setsockopt", is(1, l.level), b.of(2))
 		}
 	}
 	return rules
