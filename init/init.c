@@ -542,9 +542,9 @@ static void own_namespace(i64 owner, i64 base, const char *file)
 		SYS1(close, go[1]);
 		SYS4(prlimit64, 0, RLIMIT_SIGPENDING, signals, 0);
 		SYS4(prlimit64, 0, RLIMIT_MSGQUEUE, queues, 0);
-		/* The change of the id takes no capability: some kernels ask for one to unshare. */
-		if (!SYS2(prctl, PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP) && !SYS3(setresuid, -1, owner, -1) &&
-		    !SYS1(unshare, CLONE_NEWUSER) && SYS3(write, made[1], "", 1) == 1)
+		/* So that the change of the id takes no capability: some machines ask for one to unshare. */
+		SYS2(prctl, PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP);
+		if (!SYS3(setresuid, -1, owner, -1) && !SYS1(unshare, CLONE_NEWUSER) && SYS3(write, made[1], "", 1) == 1)
 			SYS3(read, go[0], &byte, 1); /* until it is mounted */
 		SYS1(exit_group, 0);
 	}

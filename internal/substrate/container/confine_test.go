@@ -1,6 +1,7 @@
 package container
 
 import (
+	"errors"
 	"fmt"
 	"os/exec"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 	"trellis/internal/substrate/confine"
 	"trellis/internal/substrate/seccomp"
+	"trellis/test/testenv"
 )
 
 // needPython returns the interpreter by which tests attack from inside, the machine's.
@@ -204,6 +206,52 @@ for _ in range(300): # given back within a second or two
 			t.Errorf("rings of %d bytes, then errno %d: %s", got, errno, out)
 		}
 		mustRun(t, r, s.ID, "while :; do ping -c 1 127.0.0.1; sleep 0.1; done & p=$!; timeout 10 tcpdump -c 1 -ni lo icmp; e=$?; kill $p; exit $e")
+	})
+}
+
+// TestBudgetsOutliveTheService: the next one knows what sockets there are.
+func TestBudgetsOutliveTheService(t *testing.T) {
+	testenv.NeedRoot(t, "makes containers")
+	needPython(t)
+	cfg := Config{RunDir: t.TempDir(), StateDir: t.TempDir(), Instance: instance(t)}
+	first, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := spec("a")
+	h, startErr := first.Start(t.Context(), s)
+	if startErr == nil {
+		startErr = h.Release()
+	}
+	const ring = `
+import socket, struct
+def ring():
+    s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+    try: s.setsockopt(263, 5, struct.pack("IIII", 1 << 20, 8, 1 << 20, 8))
+    except OSError as e: return e.errno
+    return s
+`
+	hold := needPython(t) + " - > /tmp/held <<'END' &\n" + ring + "keep = [ring(), ring()]\nprint([type(k) for k in keep], flush=True)\nimport time; time.sleep(1000)\nEND\n" +
+		"for i in $(seq 600); do test -s /tmp/held && exec cat /tmp/held; sleep 0.05; done; exit 1"
+	var held string
+	if startErr == nil {
+		held, _ = run(t, first, s.ID, hold)
+	}
+	// The one that follows removes what there is, however this ends.
+	if err := errors.Join(startErr, first.Close()); err != nil {
+		t.Error(err)
+	}
+	r := newRuntime(t, cfg)
+	needConfined(t, r)
+	if strings.Count(held, "socket.socket") != 2 {
+		t.Fatalf("no two rings of 8 MiB: %s", held)
+	}
+	if out := python(t, r, s.ID, ring+"print(ring())"); out != "12" {
+		t.Errorf("a third ring is answered with %s", out)
+	}
+	mustRun(t, r, s.ID, "pkill python3")
+	eventually(t, "what the process had is given back", func() bool {
+		return strings.Contains(python(t, r, s.ID, ring+"print(ring())"), "socket")
 	})
 }
 
