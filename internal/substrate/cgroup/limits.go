@@ -10,9 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // period is the time over which a CPU quota is given out, in microseconds: the
@@ -149,7 +148,7 @@ func setMemory(dir string, v2 bool, bytes int64) error {
 	if bytes > 0 {
 		limit = strconv.FormatInt(bytes, 10)
 	}
-	if err := setSocketMemory(dir, bytes); err != nil {
+	if err := setSockets(dir, bytes); err != nil {
 		return err
 	}
 	mem, memsw := filepath.Join(dir, "memory.limit_in_bytes"), filepath.Join(dir, "memory.memsw.limit_in_bytes")
@@ -164,28 +163,25 @@ func setMemory(dir string, v2 bool, bytes int64) error {
 	return errors.Join(write(memsw, limit), write(mem, limit))
 }
 
-// socketPart is the part of a memory limit that packets waiting in TCP and UDP sockets may
-// take besides, where cgroup v1 counts those apart (memory.kmem.tcp, which in spite of its
-// name counts all sockets that account for their memory; v2 counts them with the rest).
-const socketPart = 4
+// minSockets is what the queues of a group's sockets may take in any case, in bytes: a
+// TCP connection has up to 6 MiB to receive and 4 to send.
+const minSockets = 16 << 20
 
-// setSocketMemory bounds what waits in a group's sockets. Without a limit, the whole
-// machine's (net.ipv4.tcp_mem, udp_mem) is what binds. A kernel that does not count it
-// has no such file.
-func setSocketMemory(dir string, bytes int64) error {
+// setSockets bounds the queues of TCP and UDP sockets, which version 2 counts as memory,
+// and version 1 apart from it, only where a limit was set (mem_cgroup_sk_alloc and
+// mem_cgroup_charge_skmem in mm/memcontrol.c). A quarter of the memory is more than
+// queues need, and little more than the memory altogether.
+func setSockets(dir string, bytes int64) error {
 	limit := "-1"
 	if bytes > 0 {
-		limit = strconv.FormatInt(max(bytes/socketPart, leastSocketMemory), 10)
+		limit = strconv.FormatInt(max(bytes/4, minSockets), 10)
 	}
 	err := write(filepath.Join(dir, "memory.kmem.tcp.limit_in_bytes"), limit)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) {
-		return nil
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EOPNOTSUPP) {
+		return nil // a kernel without it
 	}
 	return err
 }
-
-// leastSocketMemory is enough for the sockets of routing daemons.
-const leastSocketMemory = 2 << 20
 
 func setPids(dir string, n int) error {
 	limit := "max"

@@ -209,6 +209,45 @@ for _ in range(300): # given back within a second or two
 	})
 }
 
+// TestSocketQueuesAreBounded fills the queues of UDP and TCP sockets on loopback, which
+// count against udp_mem and tcp_mem, the machine's.
+func TestSocketQueuesAreBounded(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, r *Runtime) {
+		s := spec("a")
+		mustStart(t, r, s)
+		mustRun(t, r, s.ID, "ip link set lo up")
+		// Some 400 MiB, should nothing hold them. The figures are the machine's.
+		out := python(t, r, s.ID, `
+import socket
+def queued(): return sum(int(l.split()[-1]) for l in open("/proc/net/sockstat") if l[:3] in ("UDP", "TCP") and " mem " in l and l[3] == ":") * os.sysconf("SC_PAGESIZE")
+before, keep = queued(), []
+tx = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for i in range(60):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.setsockopt(1, 8, 4 << 20)
+    s.bind(("127.0.0.1", 0))
+    keep.append(s)
+    try:
+        for j in range(60): tx.sendto(b"x" * 60000, s.getsockname())
+    except OSError: pass
+l = socket.create_server(("127.0.0.1", 0))
+for i in range(30):
+    a = socket.create_connection(l.getsockname())
+    keep += [a, l.accept()[0]]
+    a.setblocking(False)
+    try:
+        for j in range(400): a.send(b"x" * 65536)
+    except OSError: pass
+print(queued() - before)
+`)
+		if n, err := strconv.ParseInt(out, 10, 64); err != nil || n > s.Limits.Memory {
+			t.Errorf("a node of %d bytes has %s bytes in queues", s.Limits.Memory, out)
+		} else {
+			t.Logf("%d KiB in queues", n>>10)
+		}
+	})
+}
+
 // TestBudgetsOutliveTheService: the next one knows what sockets there are.
 func TestBudgetsOutliveTheService(t *testing.T) {
 	testenv.NeedRoot(t, "makes containers")

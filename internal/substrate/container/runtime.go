@@ -119,11 +119,15 @@ func confined(t *cgroup.Tree, log *slog.Logger) (*confine.Confinement, error) {
 	for _, c := range vnet.SysctlCeilings {
 		ceilings = append(ceilings, confine.Ceiling{Name: strings.ReplaceAll(c.Name, ".", "/"), Max: c.Max})
 	}
-	err := error(nil)
-	if t.Unified() == "" {
-		err = fmt.Errorf("control groups of version 2: %w", ebpf.ErrNotSupported)
-	} else if err = confine.Probe(); err == nil {
-		return confine.New(t.Unified(), ceilings)
+	err := fmt.Errorf("control groups of version 2: %w", ebpf.ErrNotSupported)
+	if t.Unified() != "" {
+		var c *confine.Confinement
+		if c, err = confine.New(t.Unified(), ceilings); err == nil {
+			return c, nil
+		}
+		if confine.Probe() == nil {
+			return nil, err // the kernel could
+		}
 	}
 	if log != nil {
 		log.Warn("the memory of nodes' sockets is not bounded: this kernel lacks what it takes; see trellis doctor", "err", err)
