@@ -49,6 +49,15 @@ func OfPid(pid int) (*NS, error) {
 	return n, nil
 }
 
+// OfThread opens the network namespace of the calling thread: the root context's.
+func OfThread() (*NS, error) {
+	fd, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open the thread's network namespace: %w", err)
+	}
+	return &NS{fd: fd}, nil
+}
+
 func (n *NS) isCallers() (bool, error) {
 	var own, other unix.Stat_t
 	if err := unix.Stat("/proc/thread-self/ns/net", &own); err != nil {

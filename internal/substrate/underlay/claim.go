@@ -59,7 +59,7 @@ func (u *Underlay) hear(ctx context.Context, c claim) {
 	u.running.Add(1) // the caller has one
 	go func() {
 		defer u.running.Done()
-		v, err := checkClaim(ctx, c)
+		v, err := u.checkClaim(ctx, c)
 		if ctx.Err() == nil {
 			u.decide(c, v, err)
 		}
@@ -97,8 +97,8 @@ func (u *Underlay) warn(message string, attrs ...any) {
 }
 
 // checkClaim asks a path. After an error, the claim stands.
-func checkClaim(ctx context.Context, c claim) (verdict, error) {
-	e, err := openEcho(c.ends)
+func (u *Underlay) checkClaim(ctx context.Context, c claim) (verdict, error) {
+	e, err := u.openEcho(c.ends)
 	if err != nil {
 		return verdict{mtu: c.mtu}, err
 	}
@@ -133,10 +133,14 @@ type echo struct {
 	next  uint16
 }
 
-func openEcho(ends tunnel.Endpoints) (*echo, error) {
+func (u *Underlay) openEcho(ends tunnel.Endpoints) (*echo, error) {
 	e := &echo{is4: ends.Local.Is4()}
 	rand.Read(e.token[:])
-	fd, err := openEchoSocket(ends)
+	var fd int
+	err := u.ns.Do(func() (err error) {
+		fd, err = openEchoSocket(ends)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("open a socket for echoes from %v to %v: %w", ends.Local, ends.Remote, err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"trellis/internal/substrate/netns"
 	"trellis/internal/substrate/rtnl"
 	"trellis/internal/tunnel"
 )
@@ -46,6 +47,7 @@ func (s State) same(o State) bool {
 type Underlay struct {
 	monitor *rtnl.Monitor
 	icmp    []*listener
+	ns      *netns.NS
 	changes chan struct{}
 	dirty   chan struct{}
 	running sync.WaitGroup
@@ -84,6 +86,9 @@ func Open(uplinks []string) (_ *Underlay, err error) {
 			err = errors.Join(fmt.Errorf("watch the underlay: %w", err), u.Close())
 		}
 	}()
+	if u.ns, err = netns.OfThread(); err != nil {
+		return nil, err
+	}
 	if u.conn, err = rtnl.Dial(); err != nil {
 		return nil, err
 	}
@@ -127,6 +132,9 @@ func (u *Underlay) Close() error {
 	u.running.Wait()
 	if u.conn != nil {
 		errs = append(errs, u.conn.Close())
+	}
+	if u.ns != nil {
+		errs = append(errs, u.ns.Close())
 	}
 	return errors.Join(errs...)
 }
