@@ -30,15 +30,15 @@ func TestPathIsReadBack(t *testing.T) {
 		if a.Path == nil || *a.Path != want || a.Peer != 0 || !a.TakesXDP || a.Fast {
 			t.Errorf("%+v with %+v, want %+v", a, a.Path, want)
 		}
-		if n := contents(t, b.dir); n["tunnels"] != 1 {
-			t.Errorf("%d keys let frames in", n["tunnels"])
+		if n := contents(t, b.dir); n["tunnel_index"] != 1 {
+			t.Errorf("%d keys let frames in", n["tunnel_index"])
 		}
 	}
 	must(t, b.Unjoin(b.port))
 	if a := must2(b.Read("net"))[0]; a.Path != nil || a.Mode != dataplane.Unjoined {
 		t.Errorf("parted: %+v", a)
 	}
-	if n := contents(t, b.dir); n["tunnels"]+n["egress_index"] != 0 {
+	if n := contents(t, b.dir); n["tunnel_index"]+n["egress_index"] != 0 {
 		t.Errorf("parted: %v", n)
 	}
 }

@@ -382,7 +382,7 @@ func TestRemoveLeavesOthersAlone(t *testing.T) {
 		return index(t, "new0")
 	}))
 	must(t, <-ended)
-	if n := contents(t, l.dir)["ports"]; n != 1 {
+	if n := contents(t, l.dir)["port_index"]; n != 1 {
 		t.Error("the device is forgotten that came meanwhile")
 	}
 }

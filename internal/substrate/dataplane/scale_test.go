@@ -108,7 +108,7 @@ func TestScale(t *testing.T) {
 	if left := must2(l.Read()); len(left) != total-each {
 		t.Errorf("%d ports left of %d", len(left), total-each)
 	}
-	if n := contents(t, l.dir)["ports"]; n != total-each {
+	if n := contents(t, l.dir)["port_index"]; n != total-each {
 		t.Errorf("%d entries left of %d", n, total-each)
 	}
 
