@@ -473,18 +473,19 @@ func TestAPathThatShrinksIsNoticed(t *testing.T) {
 				}
 				return false
 			})
-			dropped := decode[struct {
-				Links []struct {
-					Ends []struct{ DropsByReason map[string]uint64 }
+			eventually(t, 20*time.Second, "packets that are too long are counted", func() bool {
+				send(size)
+				dropped := decode[struct {
+					Links []struct {
+						Ends []struct{ DropsByReason map[string]uint64 }
+					}
+				}](t, s.Must("show", "x", "-o", "json"))
+				total := uint64(0)
+				for _, e := range dropped.Links[0].Ends {
+					total += e.DropsByReason["too-long"]
 				}
-			}](t, s.Must("show", "x", "-o", "json"))
-			total := uint64(0)
-			for _, e := range dropped.Links[0].Ends {
-				total += e.DropsByReason["too-long"]
-			}
-			if total == 0 {
-				t.Errorf("nothing is counted as too long: %+v", dropped)
-			}
+				return total != 0
+			})
 		})
 	}
 }
