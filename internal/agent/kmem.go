@@ -26,6 +26,9 @@ const (
 	// memoryNodes is how many nodes are looked at, those first that have used the most
 	// processor time since the last time.
 	memoryNodes = 32
+	// memoryRoutes is what IPv6 routes may take in any node, in bytes: a part of it is
+	// charged to the node, and whole tables of the Internet are an honest use.
+	memoryRoutes = 64 << 20
 	// memoryRest is how long a look at the nodes is followed by none, in times of what it
 	// took; without it, one network that comes up would have all others looked at.
 	memoryRest = 20
@@ -129,6 +132,7 @@ func (g *memoryGuard) judge(ctx context.Context, s container.State, machine int6
 	if err != nil {
 		return err
 	}
+	held.Routes = max(0, held.Routes-memoryRoutes)
 	m := guard.KernelMemory{Uncharged: held.Sum(), Limit: s.Limits.Memory, Machine: machine}
 	if st, err := g.a.containers.Stat(s.ID); err == nil {
 		m.Charged = st.Memory

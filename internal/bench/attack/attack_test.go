@@ -1,12 +1,50 @@
 package attack
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
 	"io/fs"
+	"os"
 	"os/exec"
 	"path"
 	"strings"
 	"testing"
+
+	"trellis/test/testenv"
 )
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// TestRun tries one attack, the smallest, through the command line. What it costs is
+// for the bench to say.
+func TestRun(t *testing.T) {
+	testenv.NeedRoot(t, "starts a service")
+	testenv.NeedCommand(t, "crun", "python3")
+	trellis, err := testenv.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(trellis, "bench", "attack", "message-queues", "--seconds", "4", "-o", "json")
+	for _, v := range os.Environ() { // a TRELLIS_ADDRESS of the user's is another service
+		if !strings.HasPrefix(v, "TRELLIS_") {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	var exit *exec.ExitError
+	if err := cmd.Run(); err != nil && !(errors.As(err, &exit) && strings.Contains(stderr.String(), "not held")) {
+		t.Fatalf("%v\n%s", err, &stderr)
+	}
+	var r Report
+	if err := json.Unmarshal(stdout.Bytes(), &r); err != nil {
+		t.Fatalf("%v\n%s\n%s", err, &stdout, &stderr)
+	}
+	if len(r.Results) != 1 || r.Results[0].Attack != "message-queues" || r.Results[0].RateBefore <= 0 || r.Results[0].RateDuring <= 0 || len(r.Results[0].Failed) > 0 {
+		t.Errorf("%+v", r.Results)
+	}
+}
 
 func TestSelect(t *testing.T) {
 	all, err := Select(nil)
