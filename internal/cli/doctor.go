@@ -16,7 +16,10 @@ type doctorResult struct {
 }
 
 func newDoctorCommand(env *Env) *cobra.Command {
-	var output *choice
+	var (
+		security bool
+		output   *choice
+	)
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check whether this machine can host virtual networks",
@@ -24,9 +27,11 @@ func newDoctorCommand(env *Env) *cobra.Command {
 			"Check the kernel, its limits, control groups and programs. What is missing is shown",
 			"with what that costs and what to do about it. Nothing is changed: what has to be tried",
 			"is tried in namespaces that vanish at once. The exit status is 1 when networks cannot",
-			"run here, 0 otherwise, warnings included."),
+			"run here, 0 otherwise, warnings included. --security says instead what on this machine",
+			"bounds which attack of a node's root, and what does not (docs/security.md)."),
 		Example: lines(
 			"  sudo trellis doctor",
+			"  sudo trellis doctor --security",
 			"  trellis doctor -o json | jq '.checks[] | select(.status != \"ok\")'"),
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -38,9 +43,12 @@ func newDoctorCommand(env *Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			checks := doctor.Judge(facts)
+			checks, table := doctor.Judge(facts), doctorResult.table
+			if security {
+				checks, table = doctor.JudgeSecurity(facts), doctorResult.securityTable
+			}
 			result := doctorResult{doctor.Worst(checks), checks}
-			if err := env.print(output, result, result.table); err != nil {
+			if err := env.print(output, result, func(w io.Writer) { table(result, w) }); err != nil {
 				return err
 			}
 			if result.Status == doctor.Fail {
@@ -50,12 +58,33 @@ func newDoctorCommand(env *Env) *cobra.Command {
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
+	cmd.Flags().BoolVar(&security, "security", false, "what bounds which attack of a node's root here")
 	output = outputFlag(cmd)
 	return cmd
 }
 
+func (r doctorResult) securityTable(w io.Writer) {
+	if warnings, _ := r.checks(w); warnings > 0 {
+		fmt.Fprintf(w, "\nnot bounded here: %s\n", count(warnings, "attack"))
+		return
+	}
+	fmt.Fprintln(w, "\nall of these are bounded here")
+}
+
 func (r doctorResult) table(w io.Writer) {
-	var warnings, failures int
+	warnings, failures := r.checks(w)
+	switch {
+	case failures > 0:
+		fmt.Fprintf(w, "\nthis machine cannot host networks yet: %s, %s\n", count(failures, "failure"), count(warnings, "warning"))
+	case warnings > 0:
+		fmt.Fprintf(w, "\nthis machine can host networks, with %s\n", count(warnings, "warning"))
+	default:
+		fmt.Fprintln(w, "\nthis machine can host networks")
+	}
+}
+
+// checks writes the checks, a line each or, of those that are not ok, three.
+func (r doctorResult) checks(w io.Writer) (warnings, failures int) {
 	width := 0
 	for _, c := range r.Checks {
 		width = max(width, len(c.Check))
@@ -73,12 +102,5 @@ func (r doctorResult) table(w io.Writer) {
 		fmt.Fprintf(w, "      %-*s  cost: %s\n", width, "", c.Cost)
 		fmt.Fprintf(w, "      %-*s  do:   %s\n", width, "", c.Remedy)
 	}
-	switch {
-	case failures > 0:
-		fmt.Fprintf(w, "\nthis machine cannot host networks yet: %s, %s\n", count(failures, "failure"), count(warnings, "warning"))
-	case warnings > 0:
-		fmt.Fprintf(w, "\nthis machine can host networks, with %s\n", count(warnings, "warning"))
-	default:
-		fmt.Fprintln(w, "\nthis machine can host networks")
-	}
+	return warnings, failures
 }

@@ -85,10 +85,14 @@ const (
 	ProbeBPFFS    Probe = "bpf file system"   // mount one
 	ProbeTmpfs    Probe = "tmpfs with a size" // mount one
 	ProbeConfine  Probe = "bounds on sockets" // load the programs of package confine
+	ProbeTracing  Probe = "tracing"           // load the program of package softirq
 )
 
 // Cgroup is the machine's arrangement of control groups.
 type Cgroup struct {
 	Mode        string          // "v1", "v2", "hybrid", or empty for none
 	Controllers map[string]bool // that limits can be set with
+	Freezer     bool            // processes can be frozen
+	// SocketMemory, of version 1: what waits in sockets can be limited.
+	SocketMemory bool
 }

@@ -19,7 +19,7 @@ func healthy() *Facts {
 		Root: true, Kernel: "6.8.0-45-generic", Arch: "amd64", Sysctls: map[string]int64{},
 		Namespaces: map[string]bool{"user": true, "net": true, "mnt": true, "pid": true, "uts": true, "ipc": true},
 		Probes:     map[Probe]error{},
-		Cgroup:     Cgroup{"v2", map[string]bool{"memory": true, "pids": true, "cpu": true}},
+		Cgroup:     Cgroup{Mode: "v2", Controllers: map[string]bool{"memory": true, "pids": true, "cpu": true}, Freezer: true},
 		Runtime:    map[string]string{"crun": "/usr/bin/crun"},
 		Daemons:    map[string]string{},
 		IPv6:       true, Seccomp: true, SysResource: true, OpenFiles: 1 << 20,
@@ -28,7 +28,7 @@ func healthy() *Facts {
 	for _, l := range limits {
 		f.Sysctls[l.sysctl] = l.enough
 	}
-	for _, p := range []Probe{ProbeBPF, ProbeTCX, ProbeFilter, ProbeVeth, ProbeBridge, ProbeTBF, ProbeNetem, ProbeUserNS, ProbeOverlay, ProbeIDMapped, ProbeBPFFS, ProbeTmpfs, ProbeConfine} {
+	for _, p := range []Probe{ProbeBPF, ProbeTCX, ProbeFilter, ProbeVeth, ProbeBridge, ProbeTBF, ProbeNetem, ProbeUserNS, ProbeOverlay, ProbeIDMapped, ProbeBPFFS, ProbeTmpfs, ProbeConfine, ProbeTracing} {
 		f.Probes[p] = nil
 	}
 	for _, k := range vnet.DaemonKinds {
@@ -61,6 +61,45 @@ func TestQuotasNeedACapabilityForRunc(t *testing.T) {
 }
 
 // Debian 12's kernel has no tcx, and needs none.
+func TestSecurity(t *testing.T) {
+	find := func(f *Facts, check string) Result {
+		t.Helper()
+		for _, r := range JudgeSecurity(f) {
+			if r.Check == check {
+				return r
+			}
+		}
+		t.Fatalf("no check %q", check)
+		return Result{}
+	}
+	f := healthy()
+	f.Sysctls["kernel.pid_max"] = 4194304
+	for _, r := range JudgeSecurity(f) {
+		if r.Status != OK && r.Check != "neighbours" { // nothing bounds those
+			t.Errorf("%+v", r)
+		}
+		if r.Status != OK && (r.Cost == "" || r.Remedy == "") {
+			t.Errorf("neither cost nor remedy: %+v", r)
+		}
+	}
+	for check, change := range map[string]func(){
+		"packets that circle":   func() { f.Probes[ProbeTracing] = errors.New("no tracing") },
+		"repeated loops":        func() { f.Cgroup.Freezer = false },
+		"packet rings":          func() { f.Probes[ProbeConfine] = errors.New("no programs") },
+		"queues of TCP and UDP": func() { f.Cgroup.Mode = "v1" },
+		"processes":             func() { f.Sysctls["kernel.pid_max"] = 32768 },
+	} {
+		change()
+		if r := find(f, check); r.Status != Warn || r.Cost == "" || r.Remedy == "" {
+			t.Errorf("%+v", r)
+		}
+	}
+	f.Cgroup.SocketMemory = true
+	if r := find(f, "queues of TCP and UDP"); r.Status != OK {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestKernelWithoutTCX(t *testing.T) {
 	f := healthy()
 	f.Kernel, f.Probes[ProbeTCX] = "6.1.0-25-amd64", errors.New("not supported (requires >= v6.6)")
@@ -214,7 +253,7 @@ func TestGatherHere(t *testing.T) {
 	if err := f.Probes[ProbeFilter]; err != nil && f.Probes[ProbeTCX] != nil {
 		t.Errorf("neither link nor filter: %v", err)
 	}
-	for _, p := range []Probe{ProbeBPF, ProbeTCX, ProbeFilter, ProbeVeth, ProbeBridge, ProbeTBF, ProbeNetem, ProbeUserNS, ProbeOverlay, ProbeIDMapped, ProbeBPFFS, ProbeTmpfs, ProbeConfine} {
+	for _, p := range []Probe{ProbeBPF, ProbeTCX, ProbeFilter, ProbeVeth, ProbeBridge, ProbeTBF, ProbeNetem, ProbeUserNS, ProbeOverlay, ProbeIDMapped, ProbeBPFFS, ProbeTmpfs, ProbeConfine, ProbeTracing} {
 		if _, tried := f.Probes[p]; !tried {
 			t.Errorf("%s was not tried", p)
 		}

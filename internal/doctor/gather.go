@@ -156,12 +156,17 @@ func gatherCgroup(mountinfo, controllers string) (Cgroup, error) {
 		}
 		switch kind[0] {
 		case "cgroup2":
-			v2 = fields[4]
+			v2, c.Freezer = fields[4], true
 		case "cgroup":
 			for option := range strings.SplitSeq(kind[2], ",") {
 				switch option {
 				case "memory", "pids", "cpu":
 					v1, c.Controllers[option] = true, true
+					if _, err := os.Stat(filepath.Join(fields[4], "memory.kmem.tcp.limit_in_bytes")); err == nil {
+						c.SocketMemory = true
+					}
+				case "freezer":
+					c.Freezer = true
 				}
 			}
 		}

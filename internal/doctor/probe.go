@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trellis/internal/substrate/confine"
+	"trellis/internal/substrate/softirq"
 )
 
 // probeAll tries what only trying tells. Each attempt is made on a thread with
@@ -24,6 +25,7 @@ import (
 func (f *Facts) probeAll() {
 	f.Probes[ProbeUserNS], f.Probes[ProbeIDMapped] = probeUserNS(existing(f.StateDir))
 	f.Probes[ProbeConfine] = confine.Probe()
+	f.Probes[ProbeTracing] = probeTracing()
 	onThrowawayThread(func() {
 		if err := isolate(); err != nil {
 			for _, p := range []Probe{ProbeBPF, ProbeTCX, ProbeFilter, ProbeVeth, ProbeBridge, ProbeTBF, ProbeNetem, ProbeOverlay, ProbeBPFFS, ProbeTmpfs} {
@@ -34,6 +36,15 @@ func (f *Facts) probeAll() {
 		f.probeNetwork()
 		f.probeMounts()
 	})
+}
+
+// probeTracing loads the program that counts packets.
+func probeTracing() error {
+	p, err := softirq.OpenProfiler()
+	if err != nil {
+		return err
+	}
+	return p.Close()
 }
 
 // onThrowawayThread runs f on a thread that ends with it. That cannot be the
