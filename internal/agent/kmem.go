@@ -143,7 +143,30 @@ func (g *memoryGuard) judge(ctx context.Context, s container.State, machine int6
 	why := fmt.Sprintf("killed: the kernel held %d MiB for it besides its memory: %s", m.Uncharged>>20, largest(held))
 	g.a.log.Warn("a node took more of the kernel's memory than its limit leaves", "vnet", s.VNet, "node", s.Node, "done", why)
 	g.a.reportGuarded(s.ID, why)
+	g.a.noteKilled(s.ID, why)
 	return g.a.containers.KillNode(s.ID)
+}
+
+// noteKilled has the end of a node that is about to be killed told with its reason.
+func (a *Agent) noteKilled(id container.ID, why string) {
+	a.mu.Lock()
+	w := a.workers[id.VNet]
+	a.mu.Unlock()
+	if w == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.killed[id.Node] = why
+}
+
+// takeKilled gives why a node was killed that has ended; empty: nobody here has killed it.
+func (w *worker) takeKilled(node string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	why := w.killed[node]
+	delete(w.killed, node)
+	return why
 }
 
 // largest says what most of it is.

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,6 +50,7 @@ type worker struct {
 	base         map[string]string // a node's message when nothing is wrong with it
 	harmed       chan struct{}     // tells that there is something to repair
 	guarded      map[string]string // by node, what was done to it; see softirq.go
+	killed       map[string]string // by node, why it was killed; until its end is recorded
 
 	ended  chan struct{} // closed when run returns
 	report *reporter
@@ -71,7 +73,7 @@ type restart struct {
 func newWorker(a *Agent, vnet string) *worker {
 	return &worker{
 		a: a, vnet: vnet, wake: make(chan struct{}, 1), running: map[string]int{}, routeWatches: map[string]*routeWatch{},
-		expected: map[string]bool{}, faults: map[string]serviceFault{}, guarded: map[string]string{}, reread: map[string]int{},
+		expected: map[string]bool{}, faults: map[string]serviceFault{}, guarded: map[string]string{}, killed: map[string]string{}, reread: map[string]int{},
 		harm: map[string][]reconcile.Fault{}, repairs: newRepairs(), broken: map[string]bool{}, base: map[string]string{}, harmed: make(chan struct{}, 1),
 		nodes: map[string]*restart{}, ended: make(chan struct{}), report: newReporter(a.statuses, vnet),
 	}
@@ -466,6 +468,7 @@ func (w *worker) recordDeaths(want *plan.Plan, seen *observed) {
 			if s.KilledForMemory {
 				why = fmt.Sprintf("its init was killed for memory: the node's limit is %s", vnet.FormatSize(s.Limits.Memory))
 			}
+			why = cmp.Or(w.takeKilled(n.Name), why)
 			w.recordDeath(n.Name, why)
 			w.a.log.Warn("a node has died", "vnet", w.vnet, "node", n.Name, "why", why, "restarts", w.nodes[n.Name].count)
 		}

@@ -93,10 +93,10 @@ func attackTable(w io.Writer, r *attack.Report) {
 			verdict = strings.Join(a.NotHeld, "; ")
 		}
 		t.add(a.Attack, fmt.Sprint(a.Memory>>20), fmt.Sprint(a.Charged>>20), fmt.Sprintf("%.2f", a.RateDuring/1e9),
-			fmt.Sprintf("%.0f %%", 100*a.RateDuring/max(a.RateBefore, 1)), fmt.Sprintf("%.2f", a.Verb), fmt.Sprintf("%.2f", a.Up), verdict)
+			fmt.Sprintf("%.0f %%", 100*a.Kept()), fmt.Sprintf("%.2f", a.Verb), fmt.Sprintf("%.2f", a.Up), verdict)
 	}
 	t.write(w)
-	fmt.Fprintf(w, "\nEach from a node of %g cores and %d MiB, %d s. Lost: by which the kernel's own memory grew at the most. Kept: of the rate\nof another network's TCP stream beside a node that spins, from one second after the start.\n", r.CPU, r.Limit>>20, r.Seconds)
+	fmt.Fprintf(w, "\nEach from a node of %g cores and %d MiB, %d s. Lost: by which the kernel's own memory grew at the most. Kept: of the\nrate of another network's TCP stream, from one second after the start on, beside a node that only spins.\n", r.CPU, r.Limit>>20, r.Seconds)
 	for _, a := range r.Results {
 		if a.Told != "" {
 			fmt.Fprintf(w, "%s: %s\n", a.Attack, a.Told)

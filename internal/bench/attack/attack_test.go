@@ -101,17 +101,17 @@ func TestPrograms(t *testing.T) {
 }
 
 func TestJudge(t *testing.T) {
-	held := Result{RateBefore: 10e9, RateDuring: 9.5e9, Verb: 0.1, Up: 0.3, Memory: 60 << 20}
+	held := Result{RateBefore: 10e9, RateDuring: 9.5e9, RateAfter: 11e9, Verb: 0.1, Up: 0.3, Memory: 60 << 20}
 	held.judge()
 	if len(held.NotHeld) > 0 {
 		t.Errorf("%v", held.NotHeld)
 	}
 	for want, r := range map[string]Result{
-		"the victim kept 50 %":        {RateBefore: 10e9, RateDuring: 5e9},
-		"`trellis ls` took 2.0 s":     {Verb: 2},
-		"took 20.0 s to come up":      {Up: 20},
-		"the machine lost 1024 MiB":   {Memory: 1 << 30},
-		"others could not have: ptys": {Failed: []string{"ptys"}},
+		"the victim kept 50 %":        {RateBefore: 10e9, RateDuring: 5e9, RateAfter: 10e9},
+		"`trellis ls` took 2.0 s":     {Verb: 2, RateDuring: 1},
+		"took 20.0 s to come up":      {Up: 20, RateDuring: 1},
+		"the machine lost 1024 MiB":   {Memory: 1 << 30, RateDuring: 1},
+		"others could not have: ptys": {Failed: []string{"ptys"}, RateDuring: 1},
 	} {
 		r.judge()
 		if len(r.NotHeld) != 1 || !strings.Contains(r.NotHeld[0], want) {

@@ -49,14 +49,15 @@ type Config struct {
 type Result struct {
 	Attack string `json:"attack"`
 	What   string `json:"what"`
-	// Memory is what the machine has lost at the most beyond what the attacker's
-	// cgroups were charged with, bytes.
-	Memory  int64 `json:"memory"`
-	Charged int64 `json:"charged"` // at the most, bytes
-	// Rate of the victim's TCP stream, bit/s: beside a node that spins, within its
-	// limit, and from one second after the start of the attack on.
+	// Memory is by how much the kernel's own memory grew at the most, bytes.
+	Memory int64 `json:"memory"`
+	// Charged is what the attacker's cgroups are charged with at the end, bytes.
+	Charged int64 `json:"charged"`
+	// Rate of the victim's TCP stream, bit/s: beside nodes that spin, within their
+	// limits, before the attack and after it; and from one second after its start on.
 	RateBefore float64 `json:"rateBefore"`
 	RateDuring float64 `json:"rateDuring"`
+	RateAfter  float64 `json:"rateAfter"`
 	// Verb is the longest that `trellis ls` took, seconds.
 	Verb float64 `json:"verb"`
 	// Up is what a network of two nodes took to come up meanwhile, seconds.
@@ -232,30 +233,39 @@ func (t *trial) try(ctx context.Context, a Attack) (r Result, err error) {
 	if a.both {
 		nodes = append(nodes, "bench-attacker/n")
 	}
-	spin, err := command("probes/spin.py", 3600)
-	if err != nil {
-		return r, err
-	}
-	var stops []func()
-	for _, node := range nodes {
-		_, stop, err := t.start(ctx, node, spin)
-		if err != nil {
-			return r, err
-		}
-		stops = append(stops, stop)
-	}
-	r.RateBefore, err = t.rate(ctx, 2)
-	for _, stop := range stops {
-		stop()
-	}
-	if err != nil {
+	if r.RateBefore, err = t.beside(ctx, nodes); err != nil {
 		return r, err
 	}
 	if err := t.attack(ctx, a, nodes, &r); err != nil {
 		return r, err
 	}
+	// In new nodes: the attacker's may be frozen, or down.
+	for _, verb := range [][]string{{"down", "bench-attacker"}, {"up", t.file("attacker")}} {
+		if _, err := t.trellis(ctx, verb...); err != nil {
+			return r, err
+		}
+	}
+	if r.RateAfter, err = t.beside(ctx, nodes); err != nil {
+		return r, err
+	}
 	r.judge()
 	return r, nil
+}
+
+// beside measures the victim's stream while nodes spin.
+func (t *trial) beside(ctx context.Context, nodes []string) (float64, error) {
+	spin, err := command("probes/spin.py", 3600)
+	if err != nil {
+		return 0, err
+	}
+	for _, node := range nodes {
+		_, stop, err := t.start(ctx, node, spin)
+		if err != nil {
+			return 0, err
+		}
+		defer stop()
+	}
+	return t.rate(ctx, 2)
 }
 
 // attack has the nodes attack, and measures what that costs.
@@ -361,6 +371,10 @@ func (t *trial) charged(ctx context.Context, r *Result) {
 	r.Told = strings.Join(told, "; ")
 }
 
+// Kept is the part of the victim's rate, before or after the attack, whichever was lower,
+// that it had during it.
+func (r *Result) Kept() float64 { return r.RateDuring / max(1, min(r.RateBefore, r.RateAfter)) }
+
 // judge says in what an attack was not held.
 func (r *Result) judge() {
 	note := func(bad bool, format string, args ...any) {
@@ -370,7 +384,7 @@ func (r *Result) judge() {
 	}
 	lost := r.Memory
 	note(float64(lost) > memoryOver*attackerMemory+memoryNoise, "the machine lost %d MiB to a node of %d MiB", lost>>20, attackerMemory>>20)
-	note(r.RateDuring < leastRate*r.RateBefore, "the victim kept %.0f %% of its rate", 100*r.RateDuring/max(r.RateBefore, 1))
+	note(r.Kept() < leastRate, "the victim kept %.0f %% of its rate", 100*r.Kept())
 	note(r.Verb > longestVerb.Seconds(), "`trellis ls` took %.1f s", r.Verb)
 	note(r.Up > longestUp.Seconds(), "a network of two nodes took %.1f s to come up", r.Up)
 	note(len(r.Failed) > 0, "others could not have: %s", strings.Join(r.Failed, ", "))
