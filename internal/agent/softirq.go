@@ -111,12 +111,16 @@ func (g *softirqGuard) look() error {
 	if err != nil || !guard.Saturated(shares) || time.Now().Before(g.rest) {
 		return err
 	}
-	start := time.Now()
-	uses, err := g.profiler.Profile(func() { sleepThread(softirqWindow) })
+	var window time.Duration // on a busy machine, the sleep takes longer
+	uses, err := g.profiler.Profile(func() {
+		start := time.Now()
+		sleepThread(softirqWindow)
+		window = time.Since(start)
+	})
 	if err != nil {
 		return err
 	}
-	cores := func(t time.Duration) float64 { return float64(t) / float64(time.Since(start)) }
+	cores := func(t time.Duration) float64 { return float64(t) / float64(window) }
 	byNetns := map[uint64][]softirq.Use{}
 	took := map[uint64]time.Duration{}
 	for _, u := range uses {
