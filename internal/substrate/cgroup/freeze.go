@@ -117,16 +117,14 @@ func (t *Tree) Thaw(group string) error {
 
 // ThawAll lets all groups of the tree go on.
 func (t *Tree) ThawAll() error {
+	top, _, _, _, _, err := t.freezerOf("")
+	if err != nil {
+		return nil // nothing was ever frozen
+	}
 	var errs []error
-	for _, m := range []string{t.unified, t.freezer} {
-		if m == "" {
-			continue
-		}
-		top := filepath.Join(m, t.dir)
-		for _, a := range subdirs(top) {
-			for _, b := range subdirs(filepath.Join(top, a)) {
-				errs = append(errs, t.Thaw(a+"/"+b))
-			}
+	for _, a := range subdirs(top) {
+		for _, b := range subdirs(filepath.Join(top, a)) {
+			errs = append(errs, t.Thaw(a+"/"+b))
 		}
 	}
 	return errors.Join(errs...)
