@@ -11,8 +11,6 @@ import (
 	"syscall"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
-
-	"trellis/internal/substrate/seccomp"
 )
 
 // idCount is how many user and group ids a node has.
@@ -77,9 +75,6 @@ var readonlyPaths = sync.OnceValue(func() []string {
 	}
 	return paths
 })
-
-// profile is the seccomp profile, encoded once.
-var profile = sync.OnceValues(func() (json.RawMessage, error) { return json.Marshal(seccomp.Profile()) })
 
 // process is how anything in a node runs.
 func process(argv, env []string, terminal bool) *specs.Process {
@@ -151,10 +146,6 @@ func (r *Runtime) writeBundle(s *Spec, host bool, at string) error {
 	}
 	hiding, masked := r.hidden(bindPrivate)
 	mounts = append(mounts, hiding...)
-	filter, err := profile()
-	if err != nil {
-		return err
-	}
 	ids := []specs.LinuxIDMapping{{HostID: s.IDBase, Size: idCount}}
 	c := config{
 		Spec: specs.Spec{
@@ -175,8 +166,10 @@ func (r *Runtime) writeBundle(s *Spec, host bool, at string) error {
 				MaskedPaths: masked, ReadonlyPaths: readonlyPaths(),
 				CgroupsPath: r.oci.cgroupsPath(r.cgroups.Dir(), s.ID),
 			},
-			Seccomp: filter,
 		},
+	}
+	if err := r.filter.configure(&c); err != nil {
+		return err
 	}
 	b, err := json.Marshal(c)
 	if err != nil {

@@ -1,9 +1,12 @@
 package container
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -58,13 +61,51 @@ func answer(p *specs.LinuxSeccomp, name string, args ...uint64) uint {
 
 // TestProfileByArguments tries every socket and every option of one, and holds the
 // answers to the profile: the library that compiles it has its own mind about many
-// rules for one call.
+// rules for one call. The second node has the filter that was compiled for the first.
 func TestProfileByArguments(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, r *Runtime) {
-		s := spec("a")
-		mustStart(t, r, s)
-		p := seccomp.Profile()
-		out := python(t, r, s.ID, fmt.Sprintf(`
+		a, b := spec("a"), spec("b")
+		mustStart(t, r, a)
+		mustStart(t, r, b)
+		if r.oci.takesFilter {
+			sameFilter(t, r, a.ID, b.ID)
+		}
+		for _, id := range []ID{a.ID, b.ID} {
+			profileHolds(t, r, id)
+		}
+	})
+}
+
+// sameFilter fails unless the second node has the first one's filter, and no profile
+// to compile.
+func sameFilter(t *testing.T, r *Runtime, first, second ID) {
+	t.Helper()
+	var filters [2][]byte
+	for i, id := range []ID{first, second} {
+		var err error
+		if filters[i], err = os.ReadFile(filepath.Join(r.ociState(id), filterFile)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(filters[0], filters[1]) || len(filters[0]) < 100*instructionSize {
+		t.Errorf("filters of %d and %d bytes", len(filters[0]), len(filters[1]))
+	}
+	for i, id := range []ID{first, second} {
+		b, err := os.ReadFile(filepath.Join(r.nodeDir(id), configFile))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if compiles := bytes.Contains(b, []byte(`"newfstatat"`)); compiles != (i == 0) {
+			t.Errorf("%s has a profile: %v", id, compiles)
+		}
+	}
+}
+
+// profileHolds tries the calls in a node.
+func profileHolds(t *testing.T, r *Runtime, id ID) {
+	t.Helper()
+	p := seccomp.Profile()
+	out := python(t, r, id, fmt.Sprintf(`
 H = 1 << 32 # the kernel does not look there
 for f in range(46):
     for t in (1, 2, 3, 4, 5, 6, 10, 1 | 0x80800, 3 | 0x80000, 17):
@@ -83,27 +124,26 @@ for h in (0, H):
     print("prctl", 22, 0, 0, call(%d, 22 | h, 2, 0)[1])
 print("seccomp", 0, 0, 0, call(%d, 1, 0, 0)[1])
 `, unix.SYS_SOCKET, unix.SYS_SETSOCKOPT, unix.SYS_PRCTL, unix.SYS_PRCTL, unix.SYS_SECCOMP))
-		bad := 0
-		for line := range strings.Lines(out) {
-			f := strings.Fields(line)
-			var n [4]uint64
-			for i := range n {
-				var err error
-				if n[i], err = strconv.ParseUint(f[i+1], 10, 32); err != nil {
-					t.Fatal(line, err)
-				}
-			}
-			want := answer(p, f[0], n[0], n[1], n[2])
-			if got := uint(n[3]); want != 0 && got != want || want == 0 && got == uint(unix.ENOSYS) {
-				if bad++; bad < 20 {
-					t.Errorf("%s: want %d", strings.TrimSpace(line), want)
-				}
+	bad := 0
+	for line := range strings.Lines(out) {
+		f := strings.Fields(line)
+		var n [4]uint64
+		for i := range n {
+			var err error
+			if n[i], err = strconv.ParseUint(f[i+1], 10, 32); err != nil {
+				t.Fatal(line, err)
 			}
 		}
-		if n := strings.Count(out, "\n"); n < 40_000 {
-			t.Errorf("only %d calls were tried", n)
+		want := answer(p, f[0], n[0], n[1], n[2])
+		if got := uint(n[3]); want != 0 && got != want || want == 0 && got == uint(unix.ENOSYS) {
+			if bad++; bad < 20 {
+				t.Errorf("%s: want %d", strings.TrimSpace(line), want)
+			}
 		}
-	})
+	}
+	if n := strings.Count(out, "\n"); n < 40_000 {
+		t.Errorf("only %d calls were tried", n)
+	}
 }
 
 // TestToolsGoOn has the programs that a node is made for, under the profile.

@@ -298,7 +298,7 @@ func (r *Runtime) listIDs() ([]ID, error) {
 		vnet, node, _ := strings.Cut(g, "/")
 		seen[ID{vnet, node}] = true
 	}
-	entries, err := os.ReadDir(filepath.Join(r.cfg.RunDir, "oci"))
+	entries, err := os.ReadDir(filepath.Join(r.cfg.RunDir, ociDir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}

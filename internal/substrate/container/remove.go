@@ -179,7 +179,7 @@ func (r *Runtime) destroy(ctx context.Context, id ID) error {
 		return fmt.Errorf("its init, process %d, does not end; look at it in /proc, and try again", pid)
 	}
 	fault.Point("container/nogroups")
-	if err := os.RemoveAll(filepath.Join(r.cfg.RunDir, "oci", ociID(id))); err != nil {
+	if err := os.RemoveAll(r.ociState(id)); err != nil {
 		return err
 	}
 	if !r.oci.hideCgroups { // see exec

@@ -40,6 +40,7 @@ type Runtime struct {
 	events    *events
 	hosts     hosts
 	saver     saver
+	filter    filter
 	closed    sync.Once
 }
 
@@ -64,7 +65,7 @@ func New(cfg Config) (*Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, d := range []string{cfg.RunDir, filepath.Join(cfg.RunDir, "nodes"), filepath.Join(cfg.RunDir, "oci"), filepath.Join(cfg.RunDir, hostsDir)} {
+	for _, d := range []string{cfg.RunDir, filepath.Join(cfg.RunDir, "nodes"), filepath.Join(cfg.RunDir, ociDir), filepath.Join(cfg.RunDir, hostsDir)} {
 		if err := os.MkdirAll(d, 0o711); err != nil {
 			return nil, fmt.Errorf("make the run directory: %w", err)
 		}
@@ -204,6 +205,8 @@ type oci struct {
 	hideCgroups bool
 	// mountsInProc: it mounts over directories of /proc, too (crun).
 	mountsInProc bool
+	// takesFilter: it takes a compiled seccomp filter in place of a profile (crun).
+	takesFilter bool
 }
 
 // findOCI finds the runtime that was asked for.
@@ -222,7 +225,7 @@ func findOCI(name string) (oci, error) {
 		}
 		switch base := filepath.Base(path); {
 		case strings.HasPrefix(base, "crun"):
-			return oci{path: path, hideCgroups: true, mountsInProc: true}, nil
+			return oci{path: path, hideCgroups: true, mountsInProc: true, takesFilter: true}, nil
 		case strings.HasPrefix(base, "runc"):
 			return oci{path: path}, nil
 		default:
@@ -247,15 +250,21 @@ func (o oci) cgroupsPath(dir string, id ID) string {
 
 // command is a call of the runtime, from the stage, with RunDir/oci for its state.
 func (r *Runtime) ociArgs(args ...string) []string {
-	argv := []string{r.oci.path, "--root", filepath.Join(r.cfg.RunDir, "oci")}
+	argv := []string{r.oci.path, "--root", filepath.Join(r.cfg.RunDir, ociDir)}
 	if r.oci.hideCgroups {
 		argv = append(argv, "--cgroup-manager=disabled")
 	}
 	return append(argv, args...)
 }
 
+// ociDir is where in RunDir the runtime keeps its state.
+const ociDir = "oci"
+
 // ociID names a container for the runtime.
 func ociID(id ID) string { return id.VNet + "." + id.Node }
+
+// ociState is where the runtime keeps its state of a container.
+func (r *Runtime) ociState(id ID) string { return filepath.Join(r.cfg.RunDir, ociDir, ociID(id)) }
 
 // hostImage is the image of the machine's own programs.
 const hostImage = "host"

@@ -264,7 +264,13 @@ func (r *Runtime) assemble(ctx context.Context, s *Spec, c *record, img *image.I
 		return err
 	}
 	fault.Point("container/assembled")
-	return r.runOCI(ctx, run)
+	if err := r.runOCI(ctx, run); err != nil {
+		return err
+	}
+	if !r.oci.takesFilter {
+		return nil
+	}
+	return r.filter.keep(r.ociState(s.ID))
 }
 
 // assemblyDir is where in the stage a node is put together.
