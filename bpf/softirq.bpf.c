@@ -77,9 +77,10 @@ struct {
 /* print_of gives what tells a packet from others; not 0. */
 static __always_inline __u64 print_of(struct sk_buff *skb)
 {
-	__u64 head[TELLING / 8] = {}, print = skb->len | 1;
-	__u32 size = skb->len;
+	__u64 head[TELLING / 8] = {}, size = skb->len, print = size | 1;
 
+	/* In 64 bits, of one register: Linux 6.1 does not carry the bound over from its lower half. */
+	asm volatile("" : "+r"(size));
 	if (size > TELLING)
 		size = TELLING;
 	bpf_probe_read_kernel(head, size, skb->data);
