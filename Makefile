@@ -76,7 +76,7 @@ test: deps-test lint check-generated build
 ## test-qemu: networks and EGRE under Debian 12's own kernels, in a virtual machine
 test-qemu:
 	@scripts/install test qemu
-	$(SUDO) env "PATH=$$PATH" TRELLIS_QEMU=1 go test -count=1 -timeout 90m ./test/qemu
+	$(SUDO) env "PATH=$$PATH" TRELLIS_QEMU=1 go test -count=1 -timeout 3h ./test/qemu
 
 ## soak: what takes hours: the fast path against the stack, SOAK_CASES (1000000)
 SOAK_CASES ?= 1000000

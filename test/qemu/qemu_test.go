@@ -41,6 +41,8 @@ const (
 var (
 	//go:embed script
 	script []byte
+	//go:embed packages
+	packages []byte
 	//go:embed interop
 	interop []byte
 )
@@ -56,7 +58,8 @@ var (
 	// Raw sockets and programs that come and go have the kernel patch its own
 	// code, and a processor that QEMU emulates may miss what another one patches:
 	// "Oops: int3".
-	egre = trial{interop, 1}
+	rooms = trial{packages, 1}
+	egre  = trial{interop, 1}
 )
 
 // kernels are those that guests run, and what is tried under each.
@@ -65,8 +68,8 @@ var kernels = []struct {
 	file        string // pattern of that package's file
 	trials      []trial
 }{
-	{"linux-image-amd64", "linux-image-6.1.0-*", []trial{networks, egre}},
-	{"linux-image-6.12-amd64", "linux-image-6.12.*", []trial{egre}},
+	{"linux-image-amd64", "linux-image-6.1.0-*", []trial{networks, rooms, egre}},
+	{"linux-image-6.12-amd64", "linux-image-6.12.*", []trial{rooms, egre}},
 }
 
 // cards are the kinds of network cards that the guest has two of each, with a
@@ -81,9 +84,9 @@ var rootModules = []string{"virtio_pci", "virtio_blk", "9pnet_virtio", "9p", "ov
 
 // guestTests are the packages whose own tests run in the guest too.
 var guestTests = []string{
-	"internal/substrate/cgroup", "internal/substrate/container", "internal/substrate/dataplane",
-	"internal/substrate/netns", "internal/substrate/port", "internal/substrate/shaper", "internal/sandbox",
-	"test/equal", "test/interop",
+	"internal/substrate/cgroup", "internal/substrate/container", "internal/substrate/dataplane", "internal/substrate/kernel",
+	"internal/substrate/netns", "internal/substrate/port", "internal/substrate/shaper", "internal/substrate/softirq",
+	"internal/sandbox", "test/e2e", "test/equal", "test/interop",
 }
 
 func TestDebianKernels(t *testing.T) {

@@ -44,7 +44,7 @@ print(inotify, queues, timers, flush=True)
 			t.Errorf("a node has %s terminals", out)
 		}
 		// One process after the other holds what it has until the node ends.
-		hold := needPython(t) + " - > /tmp/taken <<'END' &\n" + prelude + fmt.Sprintf(take, 20_000) + "\nimport time; time.sleep(1000)\nEND\n" +
+		hold := needPython(t) + " - > /tmp/taken 2>&1 <<'END' &\n" + prelude + fmt.Sprintf(take, 20_000) + "\nimport time; time.sleep(1000)\nEND\n" +
 			"for i in $(seq 600); do test -s /tmp/taken && exec cat /tmp/taken; sleep 0.05; done; exit 1"
 		taken := has(mustRun(t, r, a.ID, hold))
 		t.Logf("a node has taken %d inotify instances, %d message queues, %d timers", taken[0], taken[1], taken[2])
