@@ -127,22 +127,36 @@ type xdpContext struct{ Data, DataEnd, DataMeta, Ingress, Queue, Egress uint32 }
 // device (0: any).
 func runXDP(t testing.TB, p *ebpf.Program, frame []byte, meta, device int) (uint32, []byte) {
 	t.Helper()
-	out := make([]byte, 70000)
-	opts := ebpf.RunOptions{Data: frame, DataOut: out, Context: xdpContext{Data: uint32(meta), DataEnd: uint32(len(frame)), Ingress: uint32(device)}}
-	verdict, err := p.Run(&opts)
+	verdict, out, err := tryXDP(p, frame, meta, device)
 	must(t, err)
-	return verdict, opts.DataOut
+	return verdict, out
+}
+
+// tryXDP does so, or says why the kernel does not take the frame for a test run.
+func tryXDP(p *ebpf.Program, frame []byte, meta, device int) (verdict uint32, out []byte, err error) {
+	opts := ebpf.RunOptions{
+		Data: frame, DataOut: make([]byte, 70000),
+		Context: xdpContext{Data: uint32(meta), DataEnd: uint32(len(frame)), Ingress: uint32(device)},
+	}
+	verdict, err = p.Run(&opts)
+	return verdict, opts.DataOut, err
 }
 
 // runTC runs a program on a frame at a device.
 func runTC(t testing.TB, p *ebpf.Program, frame []byte, device int) (uint32, []byte) {
 	t.Helper()
+	verdict, out, err := tryTC(p, frame, device)
+	must(t, err)
+	return verdict, out
+}
+
+// tryTC does so, or says why the kernel does not take the frame for a test run.
+func tryTC(p *ebpf.Program, frame []byte, device int) (verdict uint32, out []byte, err error) {
 	context := make([]byte, 192) // struct __sk_buff
 	copy(context[40:], le32(device))
 	opts := ebpf.RunOptions{Data: frame, DataOut: make([]byte, 70000), Context: context}
-	verdict, err := p.Run(&opts)
-	must(t, err)
-	return verdict, opts.DataOut
+	verdict, err = p.Run(&opts)
+	return verdict, opts.DataOut, err
 }
 
 func TestEncapsulatesByteForByte(t *testing.T) {
