@@ -26,8 +26,9 @@ func newBenchAttackCommand(env *Env) *cobra.Command {
 			"core and 64 MiB of memory, for some seconds, on a service that is started for this.",
 			"Meanwhile another network sends a TCP stream, verbs are run and a network comes up. The",
 			"report says what the machine and the others lost, and which attacks were not held, in",
-			"which case the exit status is 1. Attacks are bounded: a machine survives those that are",
-			"not held, if it has 2 GiB to spare. It needs python3."),
+			"which case the exit status is 1. The last one, all, is ten such nodes that take memory",
+			"together. Attacks are bounded: a machine survives those that are not held, if it has 2",
+			"GiB to spare. It needs python3."),
 		Example: lines(
 			"  sudo trellis bench attack",
 			"  sudo trellis bench attack loop-bridges device-queues -o json"),
@@ -96,7 +97,7 @@ func attackTable(w io.Writer, r *attack.Report) {
 			fmt.Sprintf("%.0f %%", 100*a.Kept()), fmt.Sprintf("%.2f", a.Verb), fmt.Sprintf("%.2f", a.Up), verdict)
 	}
 	t.write(w)
-	fmt.Fprintf(w, "\nEach from a node of %g cores and %d MiB, %d s. Lost: by which the kernel's own memory grew at the most. Kept: of the\nrate of another network's TCP stream, from one second after the start on, beside a node that only spins.\n", r.CPU, r.Limit>>20, r.Seconds)
+	fmt.Fprintf(w, "\nEach from nodes of %g cores and %d MiB, %d s: one, or as docs/benchmarks.md says. Lost: by which the kernel's own memory grew at the most. Kept: of the\nrate of another network's TCP stream, from one second after the start on, beside a node that only spins.\n", r.CPU, r.Limit>>20, r.Seconds)
 	for _, a := range r.Results {
 		if a.Told != "" {
 			fmt.Fprintf(w, "%s: %s\n", a.Attack, a.Told)

@@ -68,7 +68,9 @@ func TestPrograms(t *testing.T) {
 		if a.Name == "" || a.What == "" {
 			t.Errorf("%+v", a)
 		}
-		used["scripts/"+a.file] = true
+		for _, f := range a.files {
+			used["scripts/"+f] = true
+		}
 	}
 	if err := fs.WalkDir(files, ".", func(name string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
@@ -101,7 +103,7 @@ func TestPrograms(t *testing.T) {
 }
 
 func TestJudge(t *testing.T) {
-	held := Result{RateBefore: 10e9, RateDuring: 9.5e9, RateAfter: 11e9, Verb: 0.1, Up: 0.3, Memory: 60 << 20}
+	held := Result{RateBefore: 10e9, RateDuring: 9.5e9, RateAfter: 11e9, Verb: 0.1, Up: 0.3, Memory: 60 << 20, Limit: 64 << 20}
 	held.judge()
 	if len(held.NotHeld) > 0 {
 		t.Errorf("%v", held.NotHeld)
@@ -110,12 +112,49 @@ func TestJudge(t *testing.T) {
 		"the victim kept 50 %":        {RateBefore: 10e9, RateDuring: 5e9, RateAfter: 10e9},
 		"`trellis ls` took 2.0 s":     {Verb: 2, RateDuring: 1},
 		"took 20.0 s to come up":      {Up: 20, RateDuring: 1},
-		"the machine lost 1024 MiB":   {Memory: 1 << 30, RateDuring: 1},
+		"the machine lost 1024 MiB":   {Memory: 1 << 30, Limit: 640 << 20, RateDuring: 1},
+		"it was ended":                {Ended: true, RateDuring: 1},
 		"others could not have: ptys": {Failed: []string{"ptys"}, RateDuring: 1},
 	} {
 		r.judge()
 		if len(r.NotHeld) != 1 || !strings.Contains(r.NotHeld[0], want) {
 			t.Errorf("%v, want %q", r.NotHeld, want)
 		}
+	}
+}
+
+// TestAll checks that an attack by many nodes has each of them run several programs, and
+// all programs run.
+func TestAll(t *testing.T) {
+	picked, err := Select([]string{"all"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, nodes, runs := picked[0], 0, map[string]int{}
+	for _, n := range a.networks() {
+		if strings.Count(n.text, "interface:") != len(n.nodes) {
+			t.Errorf("%s", n.text)
+		}
+		for range n.nodes {
+			for _, p := range a.programs(nodes) {
+				runs[p]++
+			}
+			nodes++
+		}
+	}
+	if nodes != 10 || len(runs) != len(a.files) {
+		t.Errorf("%d nodes run %v", nodes, runs)
+	}
+	argv, err := a.command(3, 5)
+	if err != nil || len(argv) != 4+a.atOnce || strings.Count(argv[2], "&") != a.atOnce {
+		t.Errorf("%q, %v", argv, err)
+	}
+	if _, err := exec.LookPath("sh"); err == nil {
+		if out, err := exec.Command("sh", "-n", "-c", argv[2]).CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", argv[2], err, out)
+		}
+	}
+	if argv, err := Command("device-queues", 7); err != nil || argv[0] != "sh" || strings.Contains(argv[2], "SECONDS") {
+		t.Errorf("%q, %v", argv, err)
 	}
 }

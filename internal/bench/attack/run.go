@@ -35,6 +35,12 @@ const (
 	commandLimit = 30 * time.Second
 )
 
+// What ends an attack that is not held, so that the machine survives it.
+const (
+	mostMemory = 1536 << 20 // bytes by which the kernel's memory has grown
+	leastFree  = 512 << 20  // bytes that the machine has left
+)
+
 // Config says what to try.
 type Config struct {
 	Program string // the trellis program
@@ -51,6 +57,8 @@ type Result struct {
 	What   string `json:"what"`
 	// Memory is by how much the kernel's own memory grew at the most, bytes.
 	Memory int64 `json:"memory"`
+	// Limit is what the nodes that attack may have together, bytes.
+	Limit int64 `json:"limit"`
 	// Charged is what the attacker's cgroups are charged with at the end, bytes.
 	Charged int64 `json:"charged"`
 	// Rate of the victim's TCP stream, bit/s: beside nodes that spin, within their
@@ -62,6 +70,9 @@ type Result struct {
 	Verb float64 `json:"verb"`
 	// Up is what a network of two nodes took to come up meanwhile, seconds.
 	Up float64 `json:"up"`
+	// Ended tells that the attack was ended before its time, lest the machine have no
+	// memory left.
+	Ended bool `json:"ended,omitempty"`
 	// Failed names what other networks could not have meanwhile.
 	Failed []string `json:"failed,omitempty"`
 	// Told is what `trellis show` says of the attacker's nodes.
@@ -82,19 +93,47 @@ type Report struct {
 
 const victim = "name: bench-victim\nrouting: static\nnodes: {a: {}, b: {}}\nlinks:\n  - endpoints: [{node: a, interface: eth1, addresses: [192.0.2.1/24]}, {node: b, interface: eth1, addresses: [192.0.2.2/24]}]\n"
 
-const attacker = `name: bench-attacker
-routing: static
-defaults: {node: {cpu: %g, memory: %dMiB, disk: 16MiB, pids: 512}}
-nodes: {m: {}, n: {}}
+const bystander = "name: bench-bystander\nrouting: static\nnodes: {a: {}, b: {}}\nlinks: [[a, b]]\n"
+
+// network is one of the attacker's.
+type network struct {
+	name, text string
+	nodes      []string // that attack
+}
+
+// networks describes those of an attack.
+func (a Attack) networks() (all []network) {
+	const head = "name: %s\nrouting: static\ndefaults: {node: {cpu: %g, memory: %dMiB, disk: 16MiB, pids: 512}}\n"
+	const name = "bench-attacker"
+	if a.nodes <= 2 {
+		// Two links between the same two, which may be bridged.
+		return []network{{name: name, nodes: []string{"m", "n"}[:max(1, a.nodes)], text: fmt.Sprintf(head, name, attackerCPU, attackerMemory>>20) + `nodes: {m: {}, n: {}}
 links:
   - name: wire
     endpoints: [{node: m, interface: eth1}, {node: n, interface: eth1}]
   - name: seg
     type: lan
     endpoints: [{node: m, interface: lan0}, {node: n, interface: lan0}]
-`
+`}}
+	}
+	for first := 0; first < a.nodes; first += networkNodes {
+		n := network{name: fmt.Sprintf("%s-%d", name, 1+len(all))}
+		var nodes, ends []string
+		for i := range min(networkNodes, a.nodes-first) {
+			node := fmt.Sprintf("m%d", i)
+			n.nodes = append(n.nodes, node)
+			nodes = append(nodes, node+": {}")
+			ends = append(ends, fmt.Sprintf("{node: %s, interface: lan0}", node))
+		}
+		n.text = fmt.Sprintf(head, n.name, attackerCPU, attackerMemory>>20) + fmt.Sprintf("nodes: {%s}\nlinks:\n  - name: seg\n    type: lan\n    endpoints: [%s]\n",
+			strings.Join(nodes, ", "), strings.Join(ends, ", "))
+		all = append(all, n)
+	}
+	return all
+}
 
-const bystander = "name: bench-bystander\nrouting: static\nnodes: {a: {}, b: {}}\nlinks: [[a, b]]\n"
+// networkNodes is how many nodes a network of an attack by many has.
+const networkNodes = 5
 
 // Run tries the attacks one after the other.
 func Run(ctx context.Context, c Config) (r Report, err error) {
@@ -111,7 +150,13 @@ func Run(ctx context.Context, c Config) (r Report, err error) {
 	}
 	defer os.RemoveAll(dir)
 	t := &trial{Config: c, dir: dir}
-	for name, text := range map[string]string{"victim": victim, "bystander": bystander, "attacker": fmt.Sprintf(attacker, attackerCPU, attackerMemory>>20)} {
+	texts := map[string]string{"victim": victim, "bystander": bystander}
+	for _, a := range c.Attacks {
+		for _, n := range a.networks() {
+			texts[n.name] = n.text
+		}
+	}
+	for name, text := range texts {
 		if err := os.WriteFile(t.file(name), []byte(text), 0o600); err != nil {
 			return r, err
 		}
@@ -140,7 +185,8 @@ func Run(ctx context.Context, c Config) (r Report, err error) {
 // trial is the victim and the attackers' descriptions.
 type trial struct {
 	Config
-	dir string
+	dir       string
+	attackers []string // the attacker's networks that are up
 }
 
 func (t *trial) file(name string) string { return filepath.Join(t.dir, name+".yaml") }
@@ -219,37 +265,58 @@ func (t *trial) rate(ctx context.Context, seconds float64) (float64, error) {
 
 // try brings the attacker up, measures without and with the attack, and takes it down.
 func (t *trial) try(ctx context.Context, a Attack) (r Result, err error) {
-	r = Result{Attack: a.Name, What: a.What}
-	if _, err := t.trellis(ctx, "up", t.file("attacker")); err != nil {
-		return r, err
+	networks := a.networks()
+	var nodes []string
+	for _, n := range networks {
+		for _, node := range n.nodes {
+			nodes = append(nodes, n.name+"/"+node)
+		}
 	}
+	r = Result{Attack: a.Name, What: a.What, Limit: int64(len(nodes)) * attackerMemory}
 	defer func() {
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandLimit)
 		defer cancel()
-		_, e := t.trellis(end, "down", "bench-attacker")
-		err = errors.Join(err, e)
+		err = errors.Join(err, t.down(end))
 	}()
-	nodes := []string{"bench-attacker/m"}
-	if a.both {
-		nodes = append(nodes, "bench-attacker/n")
+	if err := t.up(ctx, networks); err != nil {
+		return r, err
 	}
 	if r.RateBefore, err = t.beside(ctx, nodes); err != nil {
 		return r, err
 	}
-	if err := t.attack(ctx, a, nodes, &r); err != nil {
+	if err := t.attack(ctx, a, networks, nodes, &r); err != nil {
 		return r, err
 	}
 	// In new nodes: the attacker's may be frozen, or down.
-	for _, verb := range [][]string{{"down", "bench-attacker"}, {"up", t.file("attacker")}} {
-		if _, err := t.trellis(ctx, verb...); err != nil {
-			return r, err
-		}
+	if err := errors.Join(t.down(ctx), t.up(ctx, networks)); err != nil {
+		return r, err
 	}
 	if r.RateAfter, err = t.beside(ctx, nodes); err != nil {
 		return r, err
 	}
 	r.judge()
 	return r, nil
+}
+
+// up brings the attacker's networks up.
+func (t *trial) up(ctx context.Context, networks []network) error {
+	for _, n := range networks {
+		t.attackers = append(t.attackers, n.name)
+		if _, err := t.trellis(ctx, "up", t.file(n.name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// down takes them down.
+func (t *trial) down(ctx context.Context) (err error) {
+	for _, name := range t.attackers {
+		_, e := t.trellis(ctx, "down", name)
+		err = errors.Join(err, e)
+	}
+	t.attackers = nil
+	return err
 }
 
 // beside measures the victim's stream while nodes spin.
@@ -269,32 +336,38 @@ func (t *trial) beside(ctx context.Context, nodes []string) (float64, error) {
 }
 
 // attack has the nodes attack, and measures what that costs.
-func (t *trial) attack(ctx context.Context, a Attack, nodes []string, r *Result) error {
-	argv, err := command("scripts/"+a.file, t.Seconds)
-	if err != nil {
-		return err
-	}
+func (t *trial) attack(ctx context.Context, a Attack, networks []network, nodes []string, r *Result) error {
 	before, err := kernel.ReadMemory()
 	if err != nil {
 		return err
 	}
 	attack, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for _, node := range nodes {
+	for i, node := range nodes {
+		argv, err := a.command(i, t.Seconds)
+		if err != nil {
+			return err
+		}
 		_, stop, err := t.start(attack, node, argv)
 		if err != nil {
 			return err
 		}
 		defer stop()
 	}
-	var all sync.WaitGroup
+	var all, ending sync.WaitGroup
 	defer all.Wait()
+	var broken error // in ending the attack
 	watch, stopWatching := context.WithCancel(ctx)
 	defer stopWatching()
 	all.Go(func() {
 		for watch.Err() == nil {
 			if m, err := kernel.ReadMemory(); err == nil {
 				r.Memory = max(r.Memory, m.Kernel-before.Kernel)
+				if !r.Ended && (r.Memory > mostMemory || m.Free < leastFree) {
+					r.Ended = true
+					cancel()
+					ending.Go(func() { broken = t.down(ctx) })
+				}
 			}
 			time.Sleep(sampleEvery)
 		}
@@ -318,8 +391,13 @@ func (t *trial) attack(ctx context.Context, a Attack, nodes []string, r *Result)
 	stopWatching()
 	verbs.Wait()
 	all.Wait()
-	t.charged(ctx, r)
-	return ctx.Err()
+	ending.Wait()
+	if !r.Ended {
+		for _, n := range networks {
+			t.charged(ctx, n.name, r)
+		}
+	}
+	return errors.Join(broken, ctx.Err())
 }
 
 // others tries what other networks need, while the attack lasts.
@@ -345,8 +423,8 @@ func (t *trial) others(ctx context.Context, r *Result) {
 }
 
 // charged reads what the attacker's nodes are charged with, and what is said of them.
-func (t *trial) charged(ctx context.Context, r *Result) {
-	out, err := t.trellis(ctx, "show", "bench-attacker", "-o", "json")
+func (t *trial) charged(ctx context.Context, network string, r *Result) {
+	out, err := t.trellis(ctx, "show", network, "-o", "json")
 	if err != nil {
 		r.Failed = append(r.Failed, err.Error())
 		return
@@ -368,6 +446,9 @@ func (t *trial) charged(ctx context.Context, r *Result) {
 			told = append(told, n.Name+": "+n.Message)
 		}
 	}
+	if r.Told != "" {
+		told = append([]string{r.Told}, told...)
+	}
 	r.Told = strings.Join(told, "; ")
 }
 
@@ -382,8 +463,8 @@ func (r *Result) judge() {
 			r.NotHeld = append(r.NotHeld, fmt.Sprintf(format, args...))
 		}
 	}
-	lost := r.Memory
-	note(float64(lost) > memoryOver*attackerMemory+memoryNoise, "the machine lost %d MiB to a node of %d MiB", lost>>20, attackerMemory>>20)
+	note(float64(r.Memory) > memoryOver*float64(r.Limit)+memoryNoise, "the machine lost %d MiB to nodes of %d MiB together", r.Memory>>20, r.Limit>>20)
+	note(r.Ended, "it was ended, lest the machine have no memory left")
 	note(r.Kept() < leastRate, "the victim kept %.0f %% of its rate", 100*r.Kept())
 	note(r.Verb > longestVerb.Seconds(), "`trellis ls` took %.1f s", r.Verb)
 	note(r.Up > longestUp.Seconds(), "a network of two nodes took %.1f s to come up", r.Up)
