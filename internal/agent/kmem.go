@@ -32,6 +32,9 @@ const (
 	// memoryRest is how long a look at the nodes is followed by none, in times of what it
 	// took; without it, one network that comes up would have all others looked at.
 	memoryRest = 20
+	// freeListsEvery is how often the CPUs' lists of free pages are read while they alone
+	// may hide, or feign, that the kernel's memory has grown.
+	freeListsEvery = time.Second
 )
 
 // memoryGuard ends nodes that have the kernel hold more memory for them than their limit
@@ -42,12 +45,22 @@ type memoryGuard struct {
 	rest  time.Time
 	cpu   map[container.ID]float64 // seconds, when they were looked at
 	told  time.Time
+
+	free   int64 // bytes in the CPUs' lists of free pages
+	freeAt time.Time
+	tables *netns.NeighbourTables // nil: they cannot be read
 }
 
 // guardMemory looks at the kernel's memory until ctx ends, on a thread of its own that
 // goes before others.
 func (a *Agent) guardMemory(ctx context.Context) {
 	g := &memoryGuard{a: a}
+	var err error
+	if g.tables, err = netns.OpenNeighbourTables(); err != nil {
+		a.log.Warn("the neighbour tables are not guarded: one node may fill them for all", "error", err)
+	} else {
+		defer g.tables.Close()
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -64,16 +77,40 @@ func (a *Agent) guardMemory(ctx context.Context) {
 	<-done
 }
 
-func (g *memoryGuard) look(ctx context.Context) error {
+// read tells how much memory the kernel takes. The CPUs' lists of free pages, which
+// cost more to read, it reads where they decide.
+func (g *memoryGuard) read() (kernel.Memory, error) {
 	m, err := kernel.ReadMemory()
 	if err != nil {
+		return m, err
+	}
+	grown := func(used int64) bool { return g.floor == 0 || used-g.floor >= memoryGrowth }
+	if grown(m.Kernel-g.free) || grown(m.Kernel) && time.Since(g.freeAt) > freeListsEvery {
+		if g.free, err = kernel.ReadFreeLists(); err != nil {
+			return m, err
+		}
+		g.freeAt = time.Now()
+	}
+	m.Kernel -= g.free
+	return m, nil
+}
+
+func (g *memoryGuard) look(ctx context.Context) error {
+	m, err := g.read()
+	if err != nil {
 		return err
+	}
+	var table guard.Neighbours
+	if g.tables != nil {
+		if table.Entries, table.Limit, err = g.tables.Read(); err != nil {
+			return err
+		}
 	}
 	if g.floor == 0 || m.Kernel < g.floor {
 		g.floor = m.Kernel
 	}
 	scarce := m.Free < m.Total/10
-	if m.Kernel-g.floor < memoryGrowth || time.Now().Before(g.rest) && !scarce {
+	if m.Kernel-g.floor < memoryGrowth && !table.Crowded() || time.Now().Before(g.rest) && !scarce {
 		return nil
 	}
 	start := time.Now()
@@ -82,11 +119,11 @@ func (g *memoryGuard) look(ctx context.Context) error {
 		return err
 	}
 	for _, s := range states {
-		if err := g.judge(ctx, s, m.Total); err != nil {
+		if err := g.judge(s, m.Total, table); err != nil {
 			g.a.log.Warn("cannot tell what the kernel holds for a node", "vnet", s.VNet, "node", s.Node, "error", err)
 		}
 	}
-	if m, err = kernel.ReadMemory(); err != nil {
+	if m, err = g.read(); err != nil {
 		return err
 	}
 	// What others take is not looked for again; what a node goes on to take is.
@@ -122,26 +159,35 @@ func (g *memoryGuard) busiest(ctx context.Context) ([]container.State, error) {
 }
 
 // judge finds out whether a node offends, and if so ends it and says so.
-func (g *memoryGuard) judge(ctx context.Context, s container.State, machine int64) error {
+func (g *memoryGuard) judge(s container.State, machine int64, table guard.Neighbours) error {
 	ns, err := netns.OfPid(s.Pid)
 	if err != nil {
 		return nil // it has gone meanwhile
 	}
 	defer ns.Close()
-	held, err := ns.Memory()
+	m := guard.KernelMemory{Limit: s.Limits.Memory, Machine: machine}
+	if st, err := g.a.containers.Stat(s.ID); err == nil {
+		m.Charged = st.Memory
+	}
+	held, err := ns.Memory(m.Leaves() + memoryRoutes)
 	if err != nil {
 		return err
 	}
 	held.Routes = max(0, held.Routes-memoryRoutes)
-	m := guard.KernelMemory{Uncharged: held.Sum(), Limit: s.Limits.Memory, Machine: machine}
-	if st, err := g.a.containers.Stat(s.ID); err == nil {
-		m.Charged = st.Memory
-	}
-	if !m.Offends() || !g.a.containers.Alive(s.ID, s.Pid) {
+	m.Uncharged = held.Sum()
+	var why string
+	switch {
+	case m.Offends():
+		why = fmt.Sprintf("killed: the kernel held %d MiB for it besides its memory: %s", m.Uncharged>>20, largest(held))
+	case table.TakesTooMany(held.Resolved):
+		why = fmt.Sprintf("killed: it had %d of the %d neighbours that there is room for on this machine", held.Resolved, table.Limit)
+	default:
 		return nil
 	}
-	why := fmt.Sprintf("killed: the kernel held %d MiB for it besides its memory: %s", m.Uncharged>>20, largest(held))
-	g.a.log.Warn("a node took more of the kernel's memory than its limit leaves", "vnet", s.VNet, "node", s.Node, "done", why)
+	if !g.a.containers.Alive(s.ID, s.Pid) {
+		return nil
+	}
+	g.a.log.Warn("a node took more of the kernel than its share", "vnet", s.VNet, "node", s.Node, "done", why)
 	g.a.reportGuarded(s.ID, why)
 	g.a.noteKilled(s.ID, why)
 	return g.a.containers.KillNode(s.ID)
@@ -176,7 +222,9 @@ func largest(m netns.Memory) string {
 		what string
 	}{
 		{m.Queues, "in the queues of its devices"}, {m.Netlink, "in netlink sockets"}, {m.Packets, "in packet sockets"},
-		{m.Fragments, "of fragments"}, {m.Routes, "of IPv6 routes"},
+		{m.Fragments, "of fragments"}, {m.Routes, "of IPv6 routes"}, {m.Neighbours, "of neighbours"},
+		{m.Forwarding, "in forwarding tables"}, {m.Devices, "of queues of devices"},
+		{m.Classes, "of classes of queueing disciplines"}, {m.Nexthops, "of nexthops"},
 	}
 	slices.SortStableFunc(parts, func(a, b struct {
 		size int64

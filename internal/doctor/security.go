@@ -26,15 +26,13 @@ func JudgeSecurity(f *Facts) []Result {
 			"mount cgroup v2, or v1's freezer"})
 	}
 	out = append(out,
-		ok("queues, netlink sockets, IPv6 routes", "watched: a node beyond its memory limit is killed"),
+		ok("queues, netlink sockets, tables, devices", "watched: a node beyond its memory limit is killed"),
 		bounded("packet rings", "16 MiB a node", "a node can use up the machine's memory"),
 		bounded("socket filters", "16,384 instructions a node", "a node can use up net.core.bpf_jit_limit; then no node starts"),
 		bounded("fragments, buffers by sysctl", "ceilings", "a node can use up the machine's memory"),
 		ok("fan-out of packet sockets, rings to send by", "refused"),
 		f.socketQueues(v2), f.quotas(),
-		Result{"neighbours", Warn, fmt.Sprintf("the machine's %d entries, not counted by node", f.Sysctls["net.ipv4.neigh.default.gc_thresh3"]),
-			"a node that fills the table with permanent entries keeps others from finding new neighbours",
-			"give strangers machines of their own, or watch `ip -s ntable`; a larger gc_thresh3 takes longer to fill"})
+		ok("neighbours", fmt.Sprintf("watched: a node that has a sixteenth of a crowded table, of %d entries, is killed", f.Sysctls["net.ipv4.neigh.default.gc_thresh3"])))
 	pids := ok("processes", fmt.Sprintf("the node's limit, and room for %d", f.Sysctls["kernel.pid_max"]))
 	if f.Sysctls["kernel.pid_max"] < 1<<20 && f.Sysctls["kernel.pid_max"] > 0 {
 		pids = Result{"processes", Warn, fmt.Sprintf("room for %d", f.Sysctls["kernel.pid_max"]), "nodes with the largest limits use it up together",

@@ -116,13 +116,35 @@ type KernelMemory struct {
 	Machine   int64 // what the machine has
 }
 
-// Offends reports whether the kernel holds more for it than its limit leaves.
-func (m KernelMemory) Offends() bool {
-	if m.Uncharged <= leastMemory {
-		return false
-	}
+// Leaves is what the kernel may hold for it, in bytes.
+func (m KernelMemory) Leaves() int64 {
 	if m.Limit <= 0 {
-		return float64(m.Uncharged) > machinePart*float64(m.Machine)
+		return max(leastMemory, int64(machinePart*float64(m.Machine)))
 	}
-	return float64(m.Charged+m.Uncharged) > over*float64(m.Limit)
+	return max(leastMemory, int64(over*float64(m.Limit))-m.Charged)
+}
+
+// Offends reports whether the kernel holds more for it than its limit leaves.
+func (m KernelMemory) Offends() bool { return m.Uncharged > m.Leaves() }
+
+// What of the neighbour tables, which all nodes share, makes a node offend.
+const (
+	crowdedPart = 1.0 / 2  // of a table, from which on it is looked who fills it
+	crowderPart = 1.0 / 16 // of it, that a node may have then
+)
+
+// Neighbours are the entries of a neighbour table.
+type Neighbours struct {
+	Entries int // of all nodes
+	Limit   int // of the table
+}
+
+// Crowded reports whether there is so little room that it matters who has it.
+func (n Neighbours) Crowded() bool {
+	return n.Limit > 0 && float64(n.Entries) > crowdedPart*float64(n.Limit)
+}
+
+// TakesTooMany reports whether a node that has so many of them leaves too few to the others.
+func (n Neighbours) TakesTooMany(has int) bool {
+	return n.Crowded() && float64(has) > crowderPart*float64(n.Limit)
 }

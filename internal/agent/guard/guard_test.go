@@ -86,3 +86,13 @@ func TestMemoryOffends(t *testing.T) {
 		}
 	}
 }
+
+func TestNeighboursOffend(t *testing.T) {
+	full, half := Neighbours{Entries: 120000, Limit: 131072}, Neighbours{Entries: 65000, Limit: 131072}
+	if !full.TakesTooMany(8193) || full.TakesTooMany(8192) {
+		t.Error("a sixteenth of a crowded table is what a node may have")
+	}
+	if half.Crowded() || half.TakesTooMany(60000) || (Neighbours{Entries: 5}).Crowded() {
+		t.Error("while there is room, nobody takes too many")
+	}
+}

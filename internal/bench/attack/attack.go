@@ -40,7 +40,7 @@ func (a Attack) programs(i int) []string {
 
 // memory are the programs by which a node has the kernel hold memory for it that no
 // limit charges.
-var memory = []string{"packet-rings.py", "device-queues.sh", "netlink-queues.py", "fragments.py", "fanout-groups.py", "tables.sh", "socket-queues.py"}
+var memory = []string{"packet-rings.py", "device-queues.sh", "netlink-queues.py", "fragments.py", "fanout-groups.py", "tables.sh", "classes.py", "socket-queues.py"}
 
 //go:embed scripts probes
 var files embed.FS
@@ -56,6 +56,8 @@ func Attacks() []Attack {
 		{Name: "fragments", What: "fragments of packets that never come, the limit raised", files: []string{"fragments.py"}},
 		{Name: "fanout-groups", What: "900 groups of packet sockets, for 65,535 members each", files: []string{"fanout-groups.py"}},
 		{Name: "tables", What: "permanent neighbours, IPv6 routes, forwarding tables, devices of 1,024 queues", files: []string{"tables.sh"}},
+		{Name: "classes", What: "classes of queueing disciplines", files: []string{"classes.py"}},
+		{Name: "neighbours", What: "the neighbour table, which all nodes share", files: []string{"neighbours.py"}},
 		{Name: "socket-queues", What: "TCP and UDP sockets that nobody reads", files: []string{"socket-queues.py"}},
 		{Name: "inotify", What: "inotify instances", files: []string{"inotify.py"}},
 		{Name: "signals", What: "timers and queued signals", files: []string{"signals.py"}},

@@ -1,6 +1,9 @@
 package kernel
 
-import "testing"
+import (
+	"os"
+	"testing"
+)
 
 func TestReadMemory(t *testing.T) {
 	m, err := ReadMemory()
@@ -21,5 +24,20 @@ func TestParseMemory(t *testing.T) {
 		if m, err := parseMemory([]byte(bad)); err == nil {
 			t.Errorf("%q: %+v", bad, m)
 		}
+	}
+}
+
+func TestReadFreeLists(t *testing.T) {
+	n, err := ReadFreeLists()
+	m, merr := ReadMemory()
+	if err != nil || merr != nil || n < 0 || n > m.Total/4 {
+		t.Errorf("%d bytes, %v, %v", n, err, merr)
+	}
+	const zones = "Node 0, zone  DMA\n  pages free     2816\n  pagesets\n    cpu: 0\n              count:    3\n              high:     19\n    cpu: 1\n              count:    4\n"
+	if n, err := parseFreeLists([]byte(zones)); err != nil || n != 7*int64(os.Getpagesize()) {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	if n, err := parseFreeLists([]byte("count: many\n")); err == nil {
+		t.Errorf("%d bytes of nonsense", n)
 	}
 }

@@ -2,7 +2,9 @@ package netns
 
 import (
 	"fmt"
+	"math"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -37,7 +39,8 @@ func FuzzMemoryTables(f *testing.F) {
 			}
 		}
 		sumColumn(table, "Rmem")
-		parseQueued(message)
+		parseQueue(message)
+		deviceQueues(message)
 	})
 }
 
@@ -48,7 +51,7 @@ func TestMemory(t *testing.T) {
 	testenv.NeedCommand(t, "tc")
 	space := testenv.NewNetNS(t)
 	n := &NS{fd: space.FD()}
-	before, err := n.Memory()
+	before, err := n.Memory(math.MaxInt64)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +123,7 @@ func TestMemory(t *testing.T) {
 	}
 	var m Memory
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		if m, err = n.Memory(); err != nil {
+		if m, err = n.Memory(math.MaxInt64); err != nil {
 			t.Fatal(err)
 		}
 		if m.Packets > 0 || time.Now().After(deadline) {
@@ -140,6 +143,89 @@ func TestMemory(t *testing.T) {
 		t.Errorf("an empty namespace holds %+v", before)
 	}
 	if _, err := os.Stat("/proc/thread-self/net/netlink"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestMemoryOfTables has a namespace's tables hold things, counts them, and stops when
+// it knows enough.
+func TestMemoryOfTables(t *testing.T) {
+	testenv.NeedRoot(t, "makes a network namespace")
+	testenv.NeedCommand(t, "tc", "bridge")
+	space := testenv.NewNetNS(t)
+	n := &NS{fd: space.FD()}
+	const each = 300
+	lines := []string{"link add b0 type bridge", "link set b0 up"}
+	var entries strings.Builder
+	for i := range each {
+		lines = append(lines,
+			fmt.Sprintf("neigh add 10.0.%d.%d lladdr 02:00:00:00:00:01 dev b0 nud permanent", i>>8, i&255),
+			fmt.Sprintf("neigh add 10.1.%d.%d lladdr 02:00:00:00:00:01 dev b0 nud stale", i>>8, i&255),
+			fmt.Sprintf("nexthop add id %d dev b0", i+1))
+		fmt.Fprintf(&entries, "fdb add 02:00:00:00:%02x:%02x dev b0\n", i>>8, i&255)
+	}
+	space.IPBatch(t, lines...)
+	forwarding := space.Command("bridge", "-batch", "-")
+	forwarding.Stdin = strings.NewReader(entries.String())
+	testenv.Run(t, forwarding)
+	testenv.Run(t, space.Command("tc", "qdisc", "add", "dev", "b0", "root", "handle", "1:", "htb"))
+	entries.Reset()
+	for i := range each {
+		fmt.Fprintf(&entries, "class add dev b0 parent 1: classid 1:%x htb rate 1mbit\n", i+1)
+	}
+	classes := space.Command("tc", "-batch", "-")
+	classes.Stdin = strings.NewReader(entries.String())
+	testenv.Run(t, classes)
+	before, err := n.Memory(math.MaxInt64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	space.IPBatch(t, "link add v0 numtxqueues 64 numrxqueues 64 type veth peer name v1 numtxqueues 64 numrxqueues 64")
+	m, err := n.Memory(math.MaxInt64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, c := range map[string]struct{ got, size int64 }{
+		"neighbours": {m.Neighbours, 2 * neighbourSize}, "forwarding tables": {m.Forwarding, forwardingSize},
+		"nexthops": {m.Nexthops, nexthopSize}, "classes": {m.Classes, classSize},
+	} {
+		if c.got < each*c.size || c.got > (each+20)*c.size {
+			t.Errorf("%s: %d bytes, want those of %d", what, c.got, each)
+		}
+	}
+	if m.Resolved < each || m.Resolved > each+20 {
+		t.Errorf("%d neighbours take the place of others, want %d", m.Resolved, each)
+	}
+	if got := m.Devices - before.Devices; got != 4*64*queueSize {
+		t.Errorf("256 queues take %d bytes", got)
+	}
+	if some, err := n.Memory(100 * neighbourSize); err != nil || some.Sum() <= 100*neighbourSize || some.Sum() > m.Sum()/2 {
+		t.Errorf("it goes on counting, from %d to %d bytes, with %v", 100*neighbourSize, some.Sum(), err)
+	}
+}
+
+// TestNeighbourTables reads how full the machine's tables are.
+func TestNeighbourTables(t *testing.T) {
+	testenv.NeedRoot(t, "enters the machine's first network namespace")
+	tables, err := OpenNeighbourTables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, limit, err := tables.Read()
+	if err != nil || limit <= 0 {
+		t.Errorf("%d of %d entries, %v", before, limit, err)
+	}
+	space := testenv.NewNetNS(t)
+	lines := []string{"link add b0 type bridge", "link set b0 up"}
+	const more = 5000
+	for i := range more {
+		lines = append(lines, fmt.Sprintf("neigh add 10.0.%d.%d lladdr 02:00:00:00:00:01 dev b0 nud permanent", i>>8, i&255))
+	}
+	space.IPBatch(t, lines...)
+	if after, _, err := tables.Read(); err != nil || after < before+more/2 { // others may lose some
+		t.Errorf("from %d to %d entries by %d more, %v", before, after, more, err)
+	}
+	if err := tables.Close(); err != nil {
 		t.Error(err)
 	}
 }

@@ -3,6 +3,7 @@ package netns
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"strconv"
@@ -129,6 +130,90 @@ func RaiseNeighbourLimits(n int) error {
 	}
 	defer first.Close()
 	return first.Do(raise)
+}
+
+// NeighbourTables are those of ARP and neighbour discovery, which all network
+// namespaces share.
+type NeighbourTables struct {
+	tables [][2]*os.File // entries, and the limit, by family
+}
+
+// OpenNeighbourTables opens what the kernel tells of them in its first namespace.
+func OpenNeighbourTables() (*NeighbourTables, error) {
+	first, err := firstNS()
+	if err != nil {
+		return nil, fmt.Errorf("open the machine's first network namespace: %w", err)
+	}
+	defer first.Close()
+	t := &NeighbourTables{}
+	err = first.Do(func() error {
+		for family, name := range map[string]string{"ipv4": "arp_cache", "ipv6": "ndisc_cache"} {
+			entries, err := os.Open("/proc/thread-self/net/stat/" + name)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue // a kernel without the family
+			}
+			if err != nil {
+				return err
+			}
+			limit, err := os.Open("/proc/sys/net/" + family + "/neigh/default/gc_thresh3")
+			if err != nil {
+				return errors.Join(err, entries.Close())
+			}
+			t.tables = append(t.tables, [2]*os.File{entries, limit})
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open the neighbour tables: %w", err), t.Close())
+	}
+	return t, nil
+}
+
+// Close closes the files.
+func (t *NeighbourTables) Close() (err error) {
+	for _, files := range t.tables {
+		err = errors.Join(err, files[0].Close(), files[1].Close())
+	}
+	return err
+}
+
+// Read gives the entries, and the limit, of the table that is the fullest.
+func (t *NeighbourTables) Read() (entries, limit int, err error) {
+	for _, files := range t.tables {
+		// A head, and a line for each CPU, the first number of all of which is that of the
+		// entries, in hexadecimal (neigh_stat_seq_show in net/core/neighbour.c).
+		text, err := readStart(files[0])
+		if err != nil {
+			return 0, 0, err
+		}
+		_, line, _ := strings.Cut(text, "\n")
+		first, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+		n, err := strconv.ParseInt(first, 16, 64)
+		if err != nil {
+			return 0, 0, fmt.Errorf("%s: %w", files[0].Name(), err)
+		}
+		if text, err = readStart(files[1]); err != nil {
+			return 0, 0, err
+		}
+		most, err := strconv.Atoi(strings.TrimSpace(text))
+		if err != nil {
+			return 0, 0, fmt.Errorf("%s: %w", files[1].Name(), err)
+		}
+		if limit == 0 || int(n)*limit > entries*most {
+			entries, limit = int(n), most
+		}
+	}
+	return entries, limit, nil
+}
+
+// readStart reads the first bytes of a file of /proc anew.
+func readStart(f *os.File) (string, error) {
+	var buf [512]byte
+	n, err := f.ReadAt(buf[:], 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return "", err
+	}
+	return string(buf[:n]), nil
 }
 
 // firstNS opens the network namespace of the machine's first process or, where

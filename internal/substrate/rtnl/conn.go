@@ -306,6 +306,16 @@ func (c *Conn) Dump(typ uint16, header, attrs []byte, begin func(), each func(bo
 	return errors.New("the table kept changing while it was read; try again when less is going on")
 }
 
+// DumpOnce asks for a table once, also if it changes meanwhile: for counting what
+// others may change without end. An error of each ends it, and the socket is of no
+// further use.
+func (c *Conn) DumpOnce(typ uint16, header []byte, each func(body []byte) error) error {
+	var b Batch
+	b.Begin(typ, unix.NLM_F_DUMP, header)
+	_, err := c.dump(&b, each)
+	return err
+}
+
 func (c *Conn) dump(b *Batch, each func([]byte) error) (interrupted bool, err error) {
 	c.seq++
 	native.PutUint32(b.buf, uint32(len(b.buf)))

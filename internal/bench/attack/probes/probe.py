@@ -31,3 +31,10 @@ try:
     s.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HxxxxxxQ", 2, ctypes.addressof(text)))
 except OSError:
     print("socket filters")
+s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+head = struct.pack("BxHiHBB", 2, 0, socket.if_nametoindex("eth1"), 4, 0, 0) + struct.pack("HH4s", 8, 1, socket.inet_aton("192.0.2.77"))
+def neighbour(kind, flags, more=b""):
+    s.send(struct.pack("IHHII", 16 + len(head + more), kind, flags, 0, 0) + head + more)
+    return struct.unpack("i", s.recv(4096)[16:20])[0]
+tried("neighbours", neighbour(28, 0x405, struct.pack("HH6sxx", 10, 2, b"\x02\0\0\0\0\1")) == 0)  # RTM_NEWNEIGH, NLM_F_ACK | NLM_F_CREATE
+neighbour(29, 5)  # RTM_DELNEIGH

@@ -1,4 +1,4 @@
-ip link add d0 type dummy; ip link set d0 up; ip link add b0 type bridge; ip link set b0 up
+ip link add d0 type bridge; ip link set d0 up; ip link add b0 type bridge; ip link set b0 up
 end=$(($(date +%s) + SECONDS))
 for i in $(seq 1 4); do ip link add q$i numtxqueues 1024 numrxqueues 1024 type veth peer name r$i numtxqueues 1024 numrxqueues 1024; done 2>/dev/null
 python3 -c '
