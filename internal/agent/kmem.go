@@ -195,9 +195,7 @@ func (g *memoryGuard) judge(s container.State, machine int64, table guard.Neighb
 
 // noteKilled has the end of a node that is about to be killed told with its reason.
 func (a *Agent) noteKilled(id container.ID, why string) {
-	a.mu.Lock()
-	w := a.workers[id.VNet]
-	a.mu.Unlock()
+	w := a.workerOf(id.VNet)
 	if w == nil {
 		return
 	}

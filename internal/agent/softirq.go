@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -50,10 +51,54 @@ type softirqGuard struct {
 	log      *slog.Logger
 	meter    *softirq.Meter
 	profiler *softirq.Profiler
-	ledger   guard.Ledger[container.ID]
+	ledger   guard.Ledger[offenderKey]
+	holds    holds
 	inodes   map[int]uint64 // of network namespaces, by process id of a node's init
 	told     time.Time
 	rest     time.Time // until then, nobody is looked for
+}
+
+// offenderKey is whose offences are remembered: a node's, over its restarts, while its
+// network is up. One that is brought up later under the same name is another.
+type offenderKey struct {
+	network *worker
+	node    string
+}
+
+// holds are the nodes that are frozen, with the container and until when: one that has
+// started since is let go by nobody's timer, and one that has offended again by the last.
+type holds struct {
+	mu   sync.Mutex
+	held map[container.ID]hold
+}
+
+type hold struct {
+	pid     int
+	started time.Time
+	until   time.Time
+}
+
+// set notes that a container is held.
+func (h *holds) set(s container.State, until time.Time) hold {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.held == nil {
+		h.held = map[container.ID]hold{}
+	}
+	now := hold{pid: s.Pid, started: s.Started, until: until}
+	h.held[s.ID] = now
+	return now
+}
+
+// end reports whether the hold is the last of that container, which it forgets.
+func (h *holds) end(id container.ID, one hold) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.held[id] != one {
+		return false
+	}
+	delete(h.held, id)
+	return true
 }
 
 // guardSoftirqs looks at the CPUs until ctx ends. It has a thread of its own, before
@@ -193,8 +238,7 @@ func (g *softirqGuard) nodesOf(inodes map[uint64]time.Duration) (map[uint64]cont
 
 // offender is a node whose packets take much of the CPUs.
 type offender struct {
-	id      container.ID
-	pid     int
+	state   container.State
 	use     guard.Use
 	devices []int    // on which they circle, if they do, the busiest first
 	names   []string // of those
@@ -221,7 +265,7 @@ func (g *softirqGuard) inspect(id container.ID, uses []softirq.Use, cores func(t
 		byIndex[links[i].Index] = &links[i]
 	}
 	slices.SortFunc(uses, func(a, b softirq.Use) int { return cmp.Compare(b.Time, a.Time) })
-	o := &offender{id: id, pid: state.Pid, use: guard.Use{Limit: state.Limits.CPU}}
+	o := &offender{state: state, use: guard.Use{Limit: state.Limits.CPU}}
 	for _, u := range uses {
 		o.use.Cores += cores(u.Time)
 		l := byIndex[u.Ifindex]
@@ -253,22 +297,28 @@ func (g *softirqGuard) inspect(id container.ID, uses []softirq.Use, cores func(t
 // stop sets a node's own devices down, freezes it if it is not the first time, and
 // says so.
 func (g *softirqGuard) stop(o *offender) {
-	log := g.log.With("vnet", o.id.VNet, "node", o.id.Node)
-	ns, err := netns.OfPid(o.pid)
+	id := o.state.ID
+	log := g.log.With("vnet", id.VNet, "node", id.Node)
+	ns, err := netns.OfPid(o.state.Pid)
 	if err != nil {
 		return // it has gone meanwhile
 	}
 	defer ns.Close()
-	if !g.a.containers.Alive(o.id, o.pid) {
+	if !g.a.containers.Alive(id, o.state.Pid) {
 		return
 	}
-	hold := g.ledger.Add(o.id, time.Now())
-	if hold > 0 {
-		if err := g.a.containers.Freeze(o.id); err != nil {
+	frozen := g.ledger.Add(offenderKey{g.a.workerOf(id.VNet), id.Node}, time.Now())
+	if frozen > 0 {
+		if err := g.a.containers.Freeze(id); err != nil {
 			log.Error("cannot freeze a node", "error", err)
 		}
-		time.AfterFunc(hold, func() {
-			if err := g.a.containers.Thaw(o.id); err != nil {
+		held := g.holds.set(o.state, time.Now().Add(frozen))
+		time.AfterFunc(frozen, func() {
+			now, there := g.a.containers.Get(id)
+			if !g.holds.end(id, held) || !there || now.Pid != held.pid || !now.Started.Equal(held.started) {
+				return
+			}
+			if err := g.a.containers.Thaw(id); err != nil {
 				log.Error("cannot thaw a node", "error", err)
 			}
 		})
@@ -281,11 +331,11 @@ func (g *softirqGuard) stop(o *offender) {
 		names = append(names[:softirqNames:softirqNames], fmt.Sprintf("%d more", len(names)-softirqNames))
 	}
 	why := fmt.Sprintf("%s set down: packets that circled there took %.1f CPU cores", strings.Join(names, ", "), o.use.Cores)
-	if hold > 0 {
-		why += fmt.Sprintf("; its processes are frozen for %s", hold)
+	if frozen > 0 {
+		why += fmt.Sprintf("; its processes are frozen for %s", frozen)
 	}
 	log.Warn("a node took more of the CPUs than its share", "done", why)
-	g.a.reportGuarded(o.id, why)
+	g.a.reportGuarded(id, why)
 }
 
 // complain logs, but not all the time.
@@ -300,9 +350,7 @@ func (g *softirqGuard) complain(message string, args ...any) {
 // reportGuarded has the node's status say what was done to it, for as long as the
 // offence counts.
 func (a *Agent) reportGuarded(id container.ID, why string) {
-	a.mu.Lock()
-	w := a.workers[id.VNet]
-	a.mu.Unlock()
+	w := a.workerOf(id.VNet)
 	if w == nil {
 		return
 	}
@@ -321,6 +369,13 @@ func (a *Agent) reportGuarded(id container.ID, why string) {
 			w.reportNode(id.Node)
 		}
 	})
+}
+
+// workerOf gives the network's worker; nil: it has none, or no longer.
+func (a *Agent) workerOf(vnet string) *worker {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.workers[vnet]
 }
 
 // reportNode reports a running node's state anew.

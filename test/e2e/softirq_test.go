@@ -60,7 +60,8 @@ func TestALoopInANodeIsStopped(t *testing.T) {
 	s := testenv.StartService(t, testenv.Options{})
 	guarded(t, s)
 	s.Must("up", write(t, "honest.yaml", fmt.Sprintf(pair, "honest")))
-	s.Must("up", write(t, "mischief.yaml", "name: mischief\nrouting: static\ndefaults: {node: {cpu: 0.1}}\nnodes: {m: {}, n: {}}\nlinks: [[m, n]]\n"))
+	mischief := write(t, "mischief.yaml", "name: mischief\nrouting: static\ndefaults: {node: {cpu: 0.1}}\nnodes: {m: {}, n: {}}\nlinks: [[m, n]]\n")
+	s.Must("up", mischief)
 	s.Must("exec", "mischief/m", "--", "sh", "-c", twoBridges)
 	// The frame may find the bridges down: those that the kernel sends when they come up
 	// circle as well.
@@ -105,6 +106,15 @@ func TestALoopInANodeIsStopped(t *testing.T) {
 	// A node that is frozen can be taken down.
 	offend()
 	stopped("frozen for 20s")
+	// Another network of the same name has not done anything yet.
+	s.Must("down", "mischief")
+	s.Must("up", mischief)
+	s.Must("exec", "mischief/m", "--", "sh", "-c", twoBridges)
+	offend()
+	stopped("set down: packets that circled there took")
+	if m := show(t, s, "mischief").message(t, "m"); strings.Contains(m, "frozen") {
+		t.Errorf("another network's offences count: %s", m)
+	}
 	s.Must("down", "--all")
 	nothingLeft(t, s)
 }
@@ -138,4 +148,34 @@ links:
 			nothingLeft(t, s)
 		})
 	}
+}
+
+// TestALoopThatRewritesIsStopped has packets circle within a node that changes each of
+// them in each round, so that none is seen again: what tells is that there are far more
+// than have come.
+func TestALoopThatRewritesIsStopped(t *testing.T) {
+	testenv.NeedCommand(t, "python3", "awk", "nft")
+	s := testenv.StartService(t, testenv.Options{})
+	guarded(t, s)
+	s.Must("up", write(t, "mischief.yaml", "name: mischief\nrouting: static\ndefaults: {node: {cpu: 0.1}}\nnodes: {m: {}, n: {}}\nlinks: [[m, n]]\n"))
+	const rewrite = `
+nft add table netdev t || exit 3
+for i in v1 w1; do
+	nft "add chain netdev t $i { type filter hook ingress device $i priority 0; }" || exit 3
+	nft "add rule netdev t $i @nh,32,32 set numgen inc mod 1000000" || exit 3
+done`
+	if _, stderr, code := s.Trellis("exec", "mischief/m", "--", "sh", "-c", twoBridges+rewrite); code != 0 {
+		t.Skipf("this kernel cannot rewrite packets by nftables: %s", stderr)
+	}
+	s.Must("exec", "mischief/m", "--", "sh", "-c", "(ip link set b0 up; ip link set b1 up; python3 -c '"+circle+"' b0 ffffffffffff) >/dev/null 2>&1 &")
+	eventually(t, 30*time.Second, "the loop is stopped, and the node named", func() bool {
+		return strings.Contains(show(t, s, "mischief").message(t, "m"), "set down: packets that circled there took")
+	})
+	before := received(t, s, "mischief/m", "v0")
+	time.Sleep(100 * time.Millisecond)
+	if after := received(t, s, "mischief/m", "v0"); after-before > 1000 {
+		t.Errorf("packets circle on: %d, and then %d", before, after)
+	}
+	s.Must("down", "--all")
+	nothingLeft(t, s)
 }

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"slices"
 	"sync"
@@ -32,6 +33,9 @@ const (
 // interval is how often what sockets no longer have is given back.
 const interval = time.Second
 
+// complain is how often it is logged that this fails.
+const complain = time.Minute
+
 // Ceiling is the most that a node may set a sysctl to: one number for each of its
 // fields, at most three. A name without a slash is that of all files of that name.
 type Ceiling struct {
@@ -43,6 +47,7 @@ type Ceiling struct {
 type Confinement struct {
 	objs progsObjects
 	dir  string
+	log  *slog.Logger // nil: nobody is told
 
 	mu    sync.Mutex
 	inode uint64 // of the group that the programs are attached to
@@ -51,9 +56,9 @@ type Confinement struct {
 }
 
 // New loads the programs for the control group in dir, which need not exist, and takes
-// over the accounts of those of an earlier service.
-func New(dir string, ceilings []Ceiling) (*Confinement, error) {
-	c := &Confinement{dir: dir, stop: make(chan struct{})}
+// over the accounts of those of an earlier service. What fails later is logged.
+func New(dir string, ceilings []Ceiling, log *slog.Logger) (*Confinement, error) {
+	c := &Confinement{dir: dir, log: log, stop: make(chan struct{})}
 	if err := c.load(); err != nil {
 		return nil, fmt.Errorf("load the programs that bound nodes' sockets: %w", err)
 	}
@@ -261,20 +266,31 @@ func ours(group *os.File, but *ebpf.Program, hook ebpf.AttachType, name string, 
 func (c *Confinement) run() {
 	live, err := link.AttachIter(link.IterOptions{Program: c.objs.TrellisLive, Map: c.objs.Sockets})
 	if err != nil {
-		return // doctor says so: budgets are not given back
+		c.warn("what nodes' sockets had is not given back to their budgets", err)
+		return
 	}
 	defer live.Close()
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	quiet := map[uint64]progsCharge{}
+	var told time.Time
 	for {
 		select {
 		case <-c.stop:
 			return
 		case <-tick.C:
 			// What fails is tried again; until then nodes have what they have.
-			_ = c.giveBack(live, quiet)
+			if err := c.giveBack(live, quiet); err != nil && time.Since(told) > complain {
+				told = time.Now()
+				c.warn("cannot give back what nodes' sockets had", err)
+			}
 		}
+	}
+}
+
+func (c *Confinement) warn(message string, err error) {
+	if c.log != nil {
+		c.log.Warn(message, "error", err)
 	}
 }
 

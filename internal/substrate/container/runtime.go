@@ -123,7 +123,7 @@ func confined(t *cgroup.Tree, log *slog.Logger) (*confine.Confinement, error) {
 	err := fmt.Errorf("control groups of version 2: %w", ebpf.ErrNotSupported)
 	if t.Unified() != "" {
 		var c *confine.Confinement
-		if c, err = confine.New(t.Unified(), ceilings); err == nil {
+		if c, err = confine.New(t.Unified(), ceilings, log); err == nil {
 			return c, nil
 		}
 		if confine.Probe() == nil {
