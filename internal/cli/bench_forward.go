@@ -118,4 +118,7 @@ func forwardTable(w io.Writer, r *forward.Report) {
 		g := &r.Generator[i]
 		fmt.Fprintf(w, "By themselves, %s and sink, %d bytes: %.0f ns\n", g.Config, g.Size, g.NS)
 	}
+	for _, s := range r.Skipped {
+		fmt.Fprintf(w, "Skipped, %s: %s\n", s.Config, s.Reason)
+	}
 }

@@ -20,6 +20,11 @@ const (
 	EGREFast    = "egre-fast"       // Trellis's tunnels and its fast path
 	EGREFast100 = "egre-fast-100k"  // the same with 100,000 routes in the router's FIB
 	EGREFlows   = "egre-fast-flows" // the same with packets of 1,024 flows in turns
+	GREInside   = "tunnel-inside"   // GRE tunnels that end in the router's namespace, by the kernel's gretap
+	VXLANInside = "vxlan-inside"    // VXLAN tunnels that end in the router's namespace
+	Macvlan     = "macvlan"         // a macvlan over each card, in the router's namespace
+	UserPacket  = "user-packet"     // a router in user space, by packet sockets at the cards
+	UserXDP     = "user-xdp"        // the same by AF_XDP sockets, in copy mode
 
 	// The sink at the card, without a tunnel, with the headers of VXLAN and of
 	// EGRE: what everything else has on top.
@@ -36,7 +41,7 @@ const MaxRouters = 60
 
 // names are the configurations in the order of documents; rows of routers
 // besides.
-var names = []string{Native, XDPNative, VethBridge, VethMirred, VXLANMirred, VXLANBridge, Shortbridge, EGREStack, EGREFast, EGREFast100, EGREFlows}
+var names = []string{Native, XDPNative, Macvlan, VethBridge, VethMirred, VXLANInside, GREInside, VXLANMirred, VXLANBridge, UserPacket, UserXDP, Shortbridge, EGREStack, EGREFast, EGREFast100, EGREFlows}
 
 // manyFlows is how many flows there are where a configuration's name ends in
 // -flows; each has a source address of its own.
@@ -55,11 +60,16 @@ func Standard() []string { return append(Names(), chainPrefix+"10") }
 type configuration struct {
 	name       string
 	routers    int    // virtual ones
+	user       bool   // the router is in user space, without a namespace
 	wrap       wrap   // the tunnel on both sides; nil: none
+	unwrapped  wrap   // what the sink expects, where that is another than wrap
 	generator  string // the configuration that generates and counts such frames alone
 	sinkAtCard bool
 	routes     int // in each router's FIB, besides those that are needed
 	flows      int // that packets take turns in, a power of two; 0: one
+	// devices makes the router's interfaces, in the root context; nil: veth
+	// pairs.
+	devices func(r *rig) error
 	// join does what the root context does between its cards and the routers'
 	// ports, in the root context.
 	join func(r *rig) error
@@ -102,6 +112,18 @@ func lookUp(name string) (*configuration, error) {
 		return &configuration{name: name, routers: 1, wrap: vxlan, generator: generatorVXLAN, join: tunnelled(stitched(inTunnel, outTunnel))}, nil
 	case Shortbridge:
 		return &configuration{name: name, routers: 1, generator: generatorOnly, join: shortbridges}, nil
+	case GREInside:
+		const remedy = "load the module ip_gre, or measure vxlan-inside instead"
+		return &configuration{name: name, routers: 1, wrap: egreFrame, unwrapped: gretapFrame, generator: generatorEGRE, devices: tunnelsInside(gretapDevice, "GRE devices", remedy), join: nothing}, nil
+	case VXLANInside:
+		const remedy = "load the module vxlan"
+		return &configuration{name: name, routers: 1, wrap: vxlan, generator: generatorVXLAN, devices: tunnelsInside(vxlanDevice, "VXLAN devices", remedy), join: nothing}, nil
+	case Macvlan:
+		return &configuration{name: name, routers: 1, generator: generatorOnly, devices: macvlans, join: nothing}, nil
+	case UserPacket:
+		return &configuration{name: name, user: true, generator: generatorOnly, join: userPacket}, nil
+	case UserXDP:
+		return &configuration{name: name, user: true, generator: generatorOnly, join: userXDP}, nil
 	case EGREStack:
 		return &configuration{name: name, routers: 1, wrap: egreFrame, generator: generatorEGRE, join: egre(false)}, nil
 	case EGREFast100:
@@ -139,6 +161,8 @@ func (c *configuration) frames(r *rig) (send, expect frame) {
 	switch {
 	case c.sinkAtCard:
 		back, hops = there, 0
+	case c.user:
+		there.dstMAC, back.srcMAC = inPortMAC(0), outPortMAC(0)
 	case c.routers > 0:
 		hops = c.routers
 		there.dstMAC, back.srcMAC = inPortMAC(0), outPortMAC(c.routers-1)
@@ -151,6 +175,10 @@ func (c *configuration) frames(r *rig) (send, expect frame) {
 	if c.sinkAtCard {
 		return send, send
 	}
-	expect = c.wrap(endpoints{srcMAC: outMAC, dstMAC: sinkMAC, src: tunnelOut, dst: tunnelTo}, outTunnelID, expect)
+	unwrapped := c.wrap
+	if c.unwrapped != nil {
+		unwrapped = c.unwrapped
+	}
+	expect = unwrapped(endpoints{srcMAC: outMAC, dstMAC: sinkMAC, src: tunnelOut, dst: tunnelTo}, outTunnelID, expect)
 	return send, expect.ofFlows(c.flows)
 }

@@ -112,6 +112,17 @@ func egreFrame(e endpoints, key uint32, inner frame) frame {
 	return frame{header: append(h, inner.header...), mask: append(mask, inner.mask...), len: inner.len + outer, source: outer + inner.source}
 }
 
+// gretapFrame is egreFrame as the kernel's gretap makes it, which numbers its
+// packets in the outer IP identification.
+func gretapFrame(e endpoints, key uint32, inner frame) frame {
+	const ip = ethernetLen
+	f := egreFrame(e, key, inner)
+	for _, i := range []int{ip + 4, ip + 5, ip + checksumAt, ip + checksumAt + 1} {
+		f.mask[i] = 0
+	}
+	return f
+}
+
 // vxlan puts a frame into a tunnel (RFC 7348). Left to whoever encapsulates are
 // the outer IP identification, flags, TTL and checksum, and the outer UDP source
 // port and checksum.

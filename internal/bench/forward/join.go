@@ -156,11 +156,7 @@ func tunnelled(join func(*rig) error) func(*rig) error {
 
 // addTunnel makes a VXLAN device over a card.
 func addTunnel(name string, vni int, card string, local, remote netip.Addr, remoteMAC vnet.MAC) error {
-	const underlayBits = 25
-	if err := address(card, netip.PrefixFrom(local, underlayBits)); err != nil {
-		return err
-	}
-	if err := neighbour(card, remote, remoteMAC); err != nil {
+	if err := underlay(card, local, remote, remoteMAC); err != nil {
 		return err
 	}
 	under, err := netlink.LinkByName(card)
@@ -169,10 +165,7 @@ func addTunnel(name string, vni int, card string, local, remote netip.Addr, remo
 	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
-	device := &netlink.Vxlan{
-		LinkAttrs: attrs, VxlanId: vni, VtepDevIndex: under.Attrs().Index,
-		SrcAddr: local.AsSlice(), Group: remote.AsSlice(), Port: vxlanPort, Learning: true,
-	}
+	device := vxlanDevice(attrs, over{id: uint32(vni), local: local, remote: remote}, under.Attrs().Index)
 	if err := netlink.LinkAdd(device); err != nil {
 		return fmt.Errorf("make the tunnel %s: %w", name, err)
 	}

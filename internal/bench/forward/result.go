@@ -1,6 +1,8 @@
 package forward
 
 import (
+	"slices"
+
 	"trellis/internal/bench"
 )
 
@@ -15,6 +17,14 @@ type Report struct {
 	// Generator is what generator and sink cost by themselves, for each size and
 	// kind of headers that was measured.
 	Generator []Row `json:"generator"`
+	// Skipped are the configurations that could not be measured here, and why.
+	Skipped []Skipped `json:"skipped"`
+}
+
+// Skipped is a configuration that this machine cannot build.
+type Skipped struct {
+	Config string `json:"config"`
+	Reason string `json:"reason"`
 }
 
 // Row is what a configuration has shown with frames of one size. Its figures are
@@ -87,4 +97,11 @@ func (r *Row) Over(quantity func(Round) float64) bench.Spread {
 		samples = append(samples, quantity(n))
 	}
 	return bench.Summarize(samples)
+}
+
+// skip notes, once, that a configuration cannot be measured here.
+func (r *Report) skip(config string, reason error) {
+	if !slices.ContainsFunc(r.Skipped, func(s Skipped) bool { return s.Config == config }) {
+		r.Skipped = append(r.Skipped, Skipped{Config: config, Reason: reason.Error()})
+	}
 }

@@ -52,6 +52,7 @@ var (
 
 // rig is a configuration, built: spaces, cards, routers, generator and sink.
 type rig struct {
+	config  *configuration
 	core    int
 	size    int
 	outside *bench.Space
@@ -63,7 +64,7 @@ type rig struct {
 
 // newRig builds a configuration for frames of a size.
 func newRig(c *configuration, core, size int) (*rig, error) {
-	r := &rig{core: core, size: size}
+	r := &rig{config: c, core: core, size: size}
 	if err := r.build(c); err != nil {
 		return nil, errors.Join(err, r.close())
 	}
@@ -98,6 +99,13 @@ func (r *rig) build(c *configuration) error {
 		if err := s.NS.Defaults(nil); err != nil {
 			return err
 		}
+	}
+	devices := c.devices
+	if devices == nil {
+		devices = makePorts
+	}
+	if err := r.root.Do(func() error { return devices(r) }); err != nil {
+		return err
 	}
 	if err := r.setUpRouters(); err != nil {
 		return err
@@ -158,10 +166,9 @@ func between(i int) (a, b netip.Addr) {
 	return netip.AddrFrom4([4]byte{198, 18, byte(100 + i), 1}), netip.AddrFrom4([4]byte{198, 18, byte(100 + i), 2})
 }
 
-// setUpRouters gives each router its two interfaces, addresses, and a route to
-// the sink's network. The ports in the root context stay down until something is
-// attached to them.
-func (r *rig) setUpRouters() error {
+// makePorts gives each router its two interfaces, by veth pairs. The ports in the
+// root context stay down until something is attached to them.
+func makePorts(r *rig) error {
 	var specs []port.Spec
 	for i, s := range r.routers {
 		specs = append(specs,
@@ -171,9 +178,12 @@ func (r *rig) setUpRouters() error {
 	if len(specs) == 0 {
 		return nil
 	}
-	if err := r.root.Do(func() error { return port.Create(specs) }); err != nil {
-		return err
-	}
+	return port.Create(specs)
+}
+
+// setUpRouters gives each router's interfaces their addresses, and the router a
+// route to the sink's network.
+func (r *rig) setUpRouters() error {
 	last := len(r.routers) - 1
 	for i, s := range r.routers {
 		here, there := firstHop, sinkHost

@@ -14,9 +14,22 @@ import (
 // manyRoutes is how many routes a router has whose name ends in -100k.
 const manyRoutes = 100_000
 
-// fill gives a router's FIB n more routes, all of them of 24 bits, by the
-// router's way to the sink. They lie all over the unicast addresses, so that the
-// sink's own is as deep among them as any.
+// others gives n networks of 24 bits that are none of the rig's. They lie all
+// over the unicast addresses, so that the sink's own is as deep among them as any.
+func others(n int, each func(netip.Prefix)) {
+	for i := uint32(1); n > 0; i++ {
+		// An odd factor makes every i another network.
+		to := netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, i*0x9e3779<<8)))
+		first := to.As4()[0]
+		if first == 0 || first == 127 || first >= 224 || sinkNet.Contains(to) || netip.PrefixFrom(firstHop, hostBits).Contains(to) {
+			continue
+		}
+		each(netip.PrefixFrom(to, 24))
+		n--
+	}
+}
+
+// fill gives a router's FIB n more routes by the router's way to the sink.
 func fill(s *bench.Space, n int) error {
 	if n == 0 {
 		return nil
@@ -36,19 +49,12 @@ func fill(s *bench.Space, n int) error {
 			Family: unix.AF_INET, Dst_len: 24, Table: unix.RT_TABLE_MAIN, Protocol: unix.RTPROT_STATIC,
 			Scope: unix.RT_SCOPE_UNIVERSE, Type: unix.RTN_UNICAST, Flags: unix.RTNH_F_ONLINK,
 		}
-		for i := uint32(1); n > 0; i++ {
-			// An odd factor makes every i another network.
-			to := netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, i*0x9e3779<<8)))
-			first := to.As4()[0]
-			if first == 0 || first == 127 || first >= 224 || sinkNet.Contains(to) || netip.PrefixFrom(firstHop, hostBits).Contains(to) {
-				continue
-			}
+		others(n, func(to netip.Prefix) {
 			b.Begin(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, rtnl.Header(&header))
-			b.Bytes(unix.RTA_DST, to.AsSlice())
+			b.Bytes(unix.RTA_DST, to.Addr().AsSlice())
 			b.Bytes(unix.RTA_GATEWAY, sinkHost.AsSlice())
 			b.Uint32(unix.RTA_OIF, uint32(out.Index))
-			n--
-		}
+		})
 		failed, err := c.Execute(&b)
 		if err == nil && len(failed) > 0 {
 			err = failed[0].Err

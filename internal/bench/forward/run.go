@@ -30,7 +30,7 @@ type Config struct {
 // else is asked for in turns with them. The report holds the sizes that were
 // completed until an error.
 func Run(ctx context.Context, cfg Config) (report Report, err error) {
-	report = Report{Bench: "forward", Seconds: cfg.Length.Seconds(), Repeat: cfg.Repeat, Rows: []Row{}, Generator: []Row{}}
+	report = Report{Bench: "forward", Seconds: cfg.Length.Seconds(), Repeat: cfg.Repeat, Rows: []Row{}, Generator: []Row{}, Skipped: []Skipped{}}
 	if os.Geteuid() != 0 {
 		return report, errors.New("measuring needs root: it makes network namespaces; run it with sudo")
 	}
@@ -41,7 +41,7 @@ func Run(ctx context.Context, cfg Config) (report Report, err error) {
 		return report, err
 	}
 	for i, size := range cfg.Sizes {
-		rows, err := measure(ctx, &cfg, report.Core, i)
+		rows, err := measure(ctx, &cfg, &report, i)
 		if err != nil {
 			return report, fmt.Errorf("frames of %d bytes: %w", size, err)
 		}
@@ -51,7 +51,9 @@ func Run(ctx context.Context, cfg Config) (report Report, err error) {
 			}
 		}
 		for _, name := range cfg.Configs {
-			report.Rows = append(report.Rows, rows[name])
+			if r, measured := rows[name]; measured {
+				report.Rows = append(report.Rows, r)
+			}
 		}
 	}
 	return report, nil
@@ -89,8 +91,8 @@ func contenders(names []string) ([]*configuration, error) {
 	return order, nil
 }
 
-// measure measures one size.
-func measure(ctx context.Context, cfg *Config, core, at int) (rows map[string]Row, err error) {
+// measure measures one size. What cannot be built here is noted in the report.
+func measure(ctx context.Context, cfg *Config, report *Report, at int) (rows map[string]Row, err error) {
 	size := cfg.Sizes[at]
 	order, err := contenders(cfg.Configs)
 	if err != nil {
@@ -116,9 +118,14 @@ func measure(ctx context.Context, cfg *Config, core, at int) (rows map[string]Ro
 	}
 	for _, config := range order {
 		progress("building", config.name)
-		c, err := prepare(ctx, config, core, size, cfg.Length)
+		c, err := prepare(ctx, config, report.Core, size, cfg.Length)
 		if c != nil {
 			all = append(all, c)
+		}
+		if lack := (*MissingError)(nil); errors.As(err, &lack) {
+			report.skip(config.name, lack)
+			done += cfg.Repeat
+			continue
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", config.name, err)
