@@ -18,6 +18,8 @@ func newBenchForwardCommand(env *Env) *cobra.Command {
 	var (
 		cfg     forward.Config
 		seconds float64
+		sizes   []string
+		routers []int
 		output  *choice
 	)
 	cmd := &cobra.Command{
@@ -31,13 +33,17 @@ func newBenchForwardCommand(env *Env) *cobra.Command {
 			"round is what carries over to other machines.",
 			"",
 			"Configurations: "+strings.Join(forward.Names(), ", ")+",",
-			fmt.Sprintf("and chain-N and shortbridge-N of N routers in a row, 1 to %d.", forward.MaxRouters)),
+			fmt.Sprintf("chain-N and shortbridge-N of N routers in a row, 1 to %d, and as --routers has them,", forward.MaxRouters),
+			fmt.Sprintf("%s-xN, of N routers side by side, 1 to %d.", strings.TrimSuffix(strings.Join(forward.Beside(1), ", "), "-x1"), forward.MaxBeside),
+			"Several --size, --routes and --flows are measured in all combinations."),
 		Example: lines(
 			"  sudo trellis bench forward",
-			"  sudo trellis bench forward --configs native,shortbridge,chain-10 --size 64,1518 -o json"),
+			"  sudo trellis bench forward --configs native,shortbridge,chain-10 --size 64,512,1518,imix -o json",
+			"  sudo trellis bench forward --configs egre-fast --routes 1,1000,500000 --flows 1,64,32768",
+			"  sudo trellis bench forward --configs egre-fast --routers 1,4,16,64"),
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkForward(&cfg, seconds); err != nil {
+			if err := checkForward(&cfg, sizes, routers, seconds); err != nil {
 				return err
 			}
 			cfg.Length = time.Duration(seconds * float64(time.Second))
@@ -60,7 +66,10 @@ func newBenchForwardCommand(env *Env) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringSliceVar(&cfg.Configs, "configs", forward.Standard(), "configurations to measure")
-	f.IntSliceVar(&cfg.Sizes, "size", []int{forward.MinSize}, "sizes of frames, in bytes with the check sequence")
+	f.StringSliceVar(&sizes, "size", []string{strconv.Itoa(forward.MinSize)}, "sizes of frames, in bytes with the check sequence, or imix (7:4:1 of 64, 594, 1518)")
+	f.IntSliceVar(&cfg.Routes, "routes", nil, "routes in each FIB besides the needed ones, up to 500000")
+	f.IntSliceVar(&cfg.Flows, "flows", nil, "flows that packets are of in turns, powers of two up to 32768")
+	f.IntSliceVar(&routers, "routers", nil, "measure routers side by side, too: how many, 1 to 64")
 	f.IntVar(&cfg.Repeat, "repeat", 5, "measure each this many times")
 	f.Float64Var(&seconds, "seconds", 1, "length of one run")
 	output = outputFlag(cmd)
@@ -68,7 +77,7 @@ func newBenchForwardCommand(env *Env) *cobra.Command {
 }
 
 // checkForward refuses what cannot be measured.
-func checkForward(cfg *forward.Config, seconds float64) error {
+func checkForward(cfg *forward.Config, sizes []string, routers []int, seconds float64) error {
 	switch {
 	case cfg.Repeat < 1:
 		return usagef("--repeat %d: measure at least once", cfg.Repeat)
@@ -76,23 +85,52 @@ func checkForward(cfg *forward.Config, seconds float64) error {
 		return usagef("--seconds %v: a run takes from 0.01 to %d seconds", seconds, forward.MaxSeconds)
 	case len(cfg.Configs) == 0:
 		return usagef("--configs names nothing; known are %s", strings.Join(forward.Names(), ", "))
-	case len(cfg.Sizes) == 0:
+	case len(sizes) == 0:
 		return usagef("--size names no size; the default is %d", forward.MinSize)
 	}
-	for i, name := range cfg.Configs {
+	if err := checkTwice("routers", routers); err != nil {
+		return err
+	}
+	for _, n := range routers {
+		if n < 1 || n > forward.MaxBeside {
+			return usagef("--routers %d: there are 1 to %d side by side", n, forward.MaxBeside)
+		}
+		cfg.Configs = append(cfg.Configs, forward.Beside(n)...)
+	}
+	if err := checkTwice("configs", cfg.Configs); err != nil {
+		return err
+	}
+	for _, name := range cfg.Configs {
 		if err := forward.Check(name); err != nil {
 			return usagef("--configs: %v", err)
 		}
-		if slices.Contains(cfg.Configs[:i], name) {
-			return usagef("--configs names %s twice", name)
+	}
+	cfg.Sizes = nil
+	for _, text := range sizes {
+		size, err := forward.ParseSize(text)
+		if err != nil {
+			return usagef("--size: %v", err)
+		}
+		cfg.Sizes = append(cfg.Sizes, size)
+	}
+	for _, n := range cfg.Routes {
+		if n < 0 || n > forward.MaxRoutes {
+			return usagef("--routes %d: a FIB gets 0 to %d more", n, forward.MaxRoutes)
 		}
 	}
-	for i, n := range cfg.Sizes {
-		if n < forward.MinSize || n > forward.MaxSize {
-			return usagef("--size %d: a frame has %d to %d bytes", n, forward.MinSize, forward.MaxSize)
+	for _, n := range cfg.Flows {
+		if err := forward.CheckFlows(n); err != nil {
+			return usagef("--flows: %v", err)
 		}
-		if slices.Contains(cfg.Sizes[:i], n) {
-			return usagef("--size names %d twice", n)
+	}
+	return errors.Join(checkTwice("size", cfg.Sizes), checkTwice("routes", cfg.Routes), checkTwice("flows", cfg.Flows))
+}
+
+// checkTwice refuses what a flag names twice.
+func checkTwice[T comparable](flag string, values []T) error {
+	for i, v := range values {
+		if slices.Contains(values[:i], v) {
+			return usagef("--%s names %v twice", flag, v)
 		}
 	}
 	return nil
@@ -101,22 +139,53 @@ func checkForward(cfg *forward.Config, seconds float64) error {
 // forwardTable writes the report for people.
 func forwardTable(w io.Writer, r *forward.Report) {
 	machineLines(w, r.Machine)
-	t := newTable("CONFIGURATION", ">SIZE", ">KPPS", ">NS", ">NS WITHOUT GENERATOR", ">OF NATIVE", ">LOSS")
 	whole := func(v float64) string { return strconv.FormatFloat(v, 'f', 0, 64) }
 	ratio := func(v float64) string { return fmt.Sprintf("%.2f", v) }
+	routes, flows, routers := false, false, false
 	for i := range r.Rows {
 		row := &r.Rows[i]
-		t.add(row.Config, strconv.Itoa(row.Size),
+		routes, flows, routers = routes || row.Routes > 0, flows || row.Flows > 0, routers || row.Routers > 0
+	}
+	heading := []string{"CONFIGURATION", ">SIZE"}
+	if routes {
+		heading = append(heading, ">ROUTES")
+	}
+	if flows {
+		heading = append(heading, ">FLOWS")
+	}
+	heading = append(heading, ">KPPS", ">NS", ">NS WITHOUT GENERATOR", ">OF NATIVE", ">LOSS")
+	if routers {
+		heading = append(heading, ">FAIRNESS")
+	}
+	t := newTable(heading...)
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		cells := []string{row.Config, row.Size.String()}
+		if routes {
+			cells = append(cells, strconv.Itoa(row.Routes))
+		}
+		if flows {
+			cells = append(cells, strconv.Itoa(max(1, row.Flows)))
+		}
+		cells = append(cells,
 			spread(row.Over(func(n forward.Round) float64 { return n.Kpps }), whole),
 			whole(row.NS), whole(row.NSWithoutGenerator),
 			spread(row.Over(func(n forward.Round) float64 { return n.RatioToNative }), ratio),
 			fmt.Sprintf("%.2f%%", 100*row.Loss))
+		if routers {
+			fairness := "-"
+			if row.Routers > 0 {
+				fairness = fmt.Sprintf("%.3f", row.Fairness)
+			}
+			cells = append(cells, fairness)
+		}
+		t.add(cells...)
 	}
 	t.write(w)
 	fmt.Fprintf(w, "\nEverything on core %d; runs of %g s; median (min–max) of %s\n", r.Core, r.Seconds, count(r.Repeat, "round"))
 	for i := range r.Generator {
 		g := &r.Generator[i]
-		fmt.Fprintf(w, "By themselves, %s and sink, %d bytes: %.0f ns\n", g.Config, g.Size, g.NS)
+		fmt.Fprintf(w, "By themselves, %s and sink, %v bytes: %.0f ns\n", g.Config, g.Size, g.NS)
 	}
 	for _, s := range r.Skipped {
 		fmt.Fprintf(w, "Skipped, %s: %s\n", s.Config, s.Reason)

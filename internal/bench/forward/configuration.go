@@ -9,22 +9,24 @@ import (
 
 // Names of configurations.
 const (
-	Native      = "native"          // the machine's own stack
-	XDPNative   = "xdp-native"      // XDP with the machine's FIB
-	VethBridge  = "veth-bridge"     // a bridge and a veth pair on both sides of a router
-	VethMirred  = "veth-mirred"     // tc mirred and a veth pair on both sides
-	VXLANBridge = "vxlan-bridge"    // a VXLAN tunnel in front of each bridge
-	VXLANMirred = "vxlan-mirred"    // a VXLAN tunnel, stitched to the veth pair by tc mirred
-	Shortbridge = "shortbridge"     // Trellis's port programs on both sides, no tunnel
-	EGREStack   = "egre-stack"      // Trellis's tunnels on both sides, the router's own stack between
-	EGREFast    = "egre-fast"       // Trellis's tunnels and its fast path
-	EGREFast100 = "egre-fast-100k"  // the same with 100,000 routes in the router's FIB
-	EGREFlows   = "egre-fast-flows" // the same with packets of 1,024 flows in turns
-	GREInside   = "tunnel-inside"   // GRE tunnels that end in the router's namespace, by the kernel's gretap
-	VXLANInside = "vxlan-inside"    // VXLAN tunnels that end in the router's namespace
-	Macvlan     = "macvlan"         // a macvlan over each card, in the router's namespace
-	UserPacket  = "user-packet"     // a router in user space, by packet sockets at the cards
-	UserXDP     = "user-xdp"        // the same by AF_XDP sockets, in copy mode
+	Native      = "native"              // the machine's own stack
+	XDPNative   = "xdp-native"          // XDP with the machine's FIB
+	VethBridge  = "veth-bridge"         // a bridge and a veth pair on both sides of a router
+	VethMirred  = "veth-mirred"         // tc mirred and a veth pair on both sides
+	VXLANBridge = "vxlan-bridge"        // a VXLAN tunnel in front of each bridge
+	VXLANMirred = "vxlan-mirred"        // a VXLAN tunnel, stitched to the veth pair by tc mirred
+	Shortbridge = "shortbridge"         // Trellis's port programs on both sides, no tunnel
+	EGREStack   = "egre-stack"          // Trellis's tunnels on both sides, the router's own stack between
+	EGREFast    = "egre-fast"           // Trellis's tunnels and its fast path
+	EGREFast100 = "egre-fast-100k"      // the same with 100,000 routes in the router's FIB
+	EGREFlows   = "egre-fast-flows"     // the same with packets of 1,024 flows in turns
+	GREInside   = "tunnel-inside"       // GRE tunnels that end in the router's namespace, by the kernel's gretap
+	VXLANInside = "vxlan-inside"        // VXLAN tunnels that end in the router's namespace
+	Macvlan     = "macvlan"             // a macvlan over each card, in the router's namespace
+	UserPacket  = "user-packet"         // a router in user space, by packet sockets at the cards
+	UserXDP     = "user-xdp"            // the same by AF_XDP sockets, in copy mode
+	EGREFlows32 = "egre-fast-flows-32k" // egre-fast with packets of 32,768 flows in turns
+	VethRouted  = "veth-routed"         // the root context's stack routes to and from a veth pair on both sides of a router
 
 	// The sink at the card, without a tunnel, with the headers of VXLAN and of
 	// EGRE: what everything else has on top.
@@ -34,6 +36,7 @@ const (
 
 	chainPrefix       = "chain-"       // chain-N: N routers in a row on the fast path, tunnels at its ends
 	shortbridgePrefix = "shortbridge-" // shortbridge-N: N routers in a row by port programs
+	besideInfix       = "-x"           // CONFIGURATION-xN: N routers side by side
 )
 
 // MaxRouters bounds the chain: each takes one off the TTL.
@@ -41,16 +44,30 @@ const MaxRouters = 60
 
 // names are the configurations in the order of documents; rows of routers
 // besides.
-var names = []string{Native, XDPNative, Macvlan, VethBridge, VethMirred, VXLANInside, GREInside, VXLANMirred, VXLANBridge, UserPacket, UserXDP, Shortbridge, EGREStack, EGREFast, EGREFast100, EGREFlows}
+var names = []string{Native, XDPNative, Macvlan, VethBridge, VethMirred, VXLANInside, GREInside, VXLANMirred, VXLANBridge, UserPacket, UserXDP, Shortbridge, EGREStack, EGREFast, EGREFast100, EGREFlows, EGREFlows32}
 
 // manyFlows is how many flows there are where a configuration's name ends in
 // -flows; each has a source address of its own.
 const manyFlows = 1024
 
+// besides are the configurations that there are of several routers side by side:
+// bridged and routed as UCL's (2007), and Trellis's.
+var besides = []string{VethBridge, VethRouted, EGREStack, EGREFast}
+
+// Beside gives the configurations of n routers side by side.
+func Beside(n int) []string {
+	var all []string
+	for _, name := range besides {
+		all = append(all, name+besideInfix+strconv.Itoa(n))
+	}
+	return all
+}
+
 var generators = []string{generatorOnly, generatorVXLAN, generatorEGRE}
 
 // Names gives the configurations that have a name of their own. Rows of routers
-// are besides: chain-N and shortbridge-N of 1 to MaxRouters.
+// are besides: chain-N and shortbridge-N of 1 to MaxRouters in a row, and those of
+// [Beside] side by side.
 func Names() []string { return slices.Clone(names) }
 
 // Standard gives the configurations of docs/benchmarks.md.
@@ -59,7 +76,9 @@ func Standard() []string { return append(Names(), chainPrefix+"10") }
 // configuration is a way of forwarding.
 type configuration struct {
 	name       string
-	routers    int    // virtual ones
+	routers    int    // virtual ones, in a row where sides is 0
+	sides      int    // virtual ones side by side, each with packets of its own; 0: none
+	routed     bool   // the root context routes between its cards and the routers
 	user       bool   // the router is in user space, without a namespace
 	wrap       wrap   // the tunnel on both sides; nil: none
 	unwrapped  wrap   // what the sink expects, where that is another than wrap
@@ -86,7 +105,7 @@ func Check(name string) error {
 }
 
 func unknown(name string) error {
-	return fmt.Errorf("there is no configuration %q; known are %s, and chain-N and shortbridge-N of N routers", name, strings.Join(names, ", "))
+	return fmt.Errorf("there is no configuration %q; known are %s, chain-N and shortbridge-N of N routers in a row, and %s-xN of N side by side", name, strings.Join(names, ", "), strings.Join(besides, "-xN, "))
 }
 
 // lookUp finds a configuration by its name.
@@ -130,6 +149,8 @@ func lookUp(name string) (*configuration, error) {
 		return &configuration{name: name, routers: 1, wrap: egreFrame, generator: generatorEGRE, routes: manyRoutes, join: egre(true)}, nil
 	case EGREFlows:
 		return &configuration{name: name, routers: 1, wrap: egreFrame, generator: generatorEGRE, flows: manyFlows, join: egre(true)}, nil
+	case EGREFlows32:
+		return &configuration{name: name, routers: 1, wrap: egreFrame, generator: generatorEGRE, flows: MaxFlows, join: egre(true)}, nil
 	case EGREFast:
 		return &configuration{name: name, routers: 1, wrap: egreFrame, generator: generatorEGRE, join: egre(true)}, nil
 	}
@@ -141,7 +162,40 @@ func lookUp(name string) (*configuration, error) {
 		n, err := count(digits)
 		return &configuration{name: name, routers: n, generator: generatorOnly, join: shortbridges}, err
 	}
+	if base, digits, ok := cutLast(name, besideInfix); ok && slices.Contains(besides, base) {
+		n, err := beside(digits)
+		c := &configuration{name: name, routers: n, sides: n, generator: generatorOnly}
+		switch base {
+		case VethBridge:
+			c.join = bridged(inCard, outCard)
+		case VethRouted:
+			c.routed, c.join = true, routed
+		default:
+			c.wrap, c.generator, c.join = egreFrame, generatorEGRE, egre(base == EGREFast)
+		}
+		return c, err
+	}
 	return nil, unknown(name)
+}
+
+// cutLast cuts a name at the last separator.
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}
+
+// MaxBeside bounds the routers side by side: it is MAX_ROUTERS of bpf/frame.h.
+const MaxBeside = 64
+
+// beside reads how many routers there are side by side.
+func beside(digits string) (int, error) {
+	n, err := strconv.Atoi(digits)
+	if err != nil || n < 1 || n > MaxBeside || strconv.Itoa(n) != digits {
+		return 0, fmt.Errorf("%q routers side by side: 1 to %d are possible, such as egre-fast-x16", digits, MaxBeside)
+	}
+	return n, nil
 }
 
 // count reads how many routers there are in a row.
@@ -153,32 +207,52 @@ func count(digits string) (int, error) {
 	return n, nil
 }
 
-// frames gives what the generator has to send, and what must arrive.
-func (c *configuration) frames(r *rig) (send, expect frame) {
-	there := endpoints{srcMAC: genMAC, dstMAC: inMAC, src: sourceHost, dst: sinkHost}
-	back := endpoints{srcMAC: outMAC, dstMAC: sinkMAC, src: sourceHost, dst: sinkHost}
+// kind is what the generator has to send, and what must arrive: one of each size
+// for each router beside others.
+type kind struct{ send, expect frame }
+
+// kinds gives the kinds of frames of a scenario: those of router 0 by size, then
+// router 1's.
+func (c *configuration) kinds(size Size) []kind {
+	var all []kind
+	sizes, _ := size.parts()
+	for i := range max(1, c.sides) {
+		for _, n := range sizes {
+			all = append(all, c.kind(i, n))
+		}
+	}
+	return all
+}
+
+// kind gives the frames of a size for router i beside others.
+func (c *configuration) kind(i, size int) kind {
+	there := endpoints{srcMAC: genMAC, dstMAC: inMAC, src: side(sourceHost, i), dst: side(sinkHost, i)}
+	back := endpoints{srcMAC: outMAC, dstMAC: sinkMAC, src: there.src, dst: there.dst}
 	hops := 1
 	switch {
 	case c.sinkAtCard:
 		back, hops = there, 0
+	case c.routed:
+		hops = 3 // the root context's stack, the router's, the root context's
 	case c.user:
 		there.dstMAC, back.srcMAC = inPortMAC(0), outPortMAC(0)
+	case c.sides > 0:
+		there.dstMAC, back.srcMAC = inPortMAC(i), outPortMAC(i)
 	case c.routers > 0:
 		hops = c.routers
 		there.dstMAC, back.srcMAC = inPortMAC(0), outPortMAC(c.routers-1)
 	}
-	send, expect = plain(there, firstTTL, r.size), plain(back, uint8(firstTTL-hops), r.size)
+	send, expect := plain(there, firstTTL, size), plain(back, uint8(firstTTL-hops), size)
 	if c.wrap == nil {
-		return send, expect
+		return kind{send, expect}
 	}
-	send = c.wrap(endpoints{srcMAC: genMAC, dstMAC: inMAC, src: tunnelFrom, dst: tunnelIn}, inTunnelID, send)
+	send = c.wrap(endpoints{srcMAC: genMAC, dstMAC: inMAC, src: tunnelFrom, dst: tunnelIn}, inTunnelID+uint32(i), send)
 	if c.sinkAtCard {
-		return send, send
+		return kind{send, send}
 	}
 	unwrapped := c.wrap
 	if c.unwrapped != nil {
 		unwrapped = c.unwrapped
 	}
-	expect = unwrapped(endpoints{srcMAC: outMAC, dstMAC: sinkMAC, src: tunnelOut, dst: tunnelTo}, outTunnelID, expect)
-	return send, expect.ofFlows(c.flows)
+	return kind{send, unwrapped(endpoints{srcMAC: outMAC, dstMAC: sinkMAC, src: tunnelOut, dst: tunnelTo}, outTunnelID+uint32(i), expect)}
 }

@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -62,24 +63,31 @@ func egre(fast bool) func(*rig) error {
 				ports = append(ports, index)
 			}
 		}
-		for i := 1; i+1 < len(ports); i += 2 {
+		for i := 1; i+1 < len(ports) && r.config.sides == 0; i += 2 {
 			if err := d.Join(dataplane.End{Index: ports[i]}, dataplane.End{Index: ports[i+1]}); err != nil {
 				return err
 			}
 		}
-		for port, path := range map[int]tunnel.Path{
-			ports[0]: {
-				Endpoints: tunnel.Endpoints{Local: tunnelIn, Remote: tunnelFrom}, Key: inTunnelID, MTU: routerMTU,
-				Route: tunnel.Route{Uplink: cards[inCard], Source: inMAC, NextHop: genMAC, MTU: cardMTU},
-			},
-			ports[len(ports)-1]: {
-				Endpoints: tunnel.Endpoints{Local: tunnelOut, Remote: tunnelTo}, Key: outTunnelID, MTU: routerMTU,
-				Route: tunnel.Route{Uplink: cards[outCard], Source: outMAC, NextHop: sinkMAC, MTU: cardMTU},
-			},
-		} {
-			if err := d.Connect(port, 0, path); err != nil {
+		in := tunnel.Path{
+			Endpoints: tunnel.Endpoints{Local: tunnelIn, Remote: tunnelFrom}, Key: inTunnelID, MTU: routerMTU,
+			Route: tunnel.Route{Uplink: cards[inCard], Source: inMAC, NextHop: genMAC, MTU: cardMTU},
+		}
+		out := tunnel.Path{
+			Endpoints: tunnel.Endpoints{Local: tunnelOut, Remote: tunnelTo}, Key: outTunnelID, MTU: routerMTU,
+			Route: tunnel.Route{Uplink: cards[outCard], Source: outMAC, NextHop: sinkMAC, MTU: cardMTU},
+		}
+		// Routers in a row have a tunnel at each end of it, those side by side two each.
+		ends := [][2]int{{ports[0], ports[len(ports)-1]}}
+		for i := 1; i < r.config.sides; i++ {
+			ends[0][1] = ports[1]
+			ends = append(ends, [2]int{ports[2*i], ports[2*i+1]})
+		}
+		for _, e := range ends {
+			if err := errors.Join(d.Connect(e[0], 0, in), d.Connect(e[1], 0, out)); err != nil {
 				return err
 			}
+			in.Key++
+			out.Key++
 		}
 		return r.bringUpPorts()
 	}

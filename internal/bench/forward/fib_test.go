@@ -12,7 +12,8 @@ func TestUserForward(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	send, expect := c.frames(&rig{size: MinSize})
+	k := c.kind(0, MinSize)
+	send, expect := k.send, k.expect
 	got := make([]byte, send.len)
 	for _, ttl := range []uint8{firstTTL, 2} { // a checksum with and without a carry, too
 		send := plain(endpoints{srcMAC: genMAC, dstMAC: inPortMAC(0), src: sourceHost, dst: sinkHost}, ttl, MinSize)

@@ -52,13 +52,14 @@ func TestEveryConfigurationForwards(t *testing.T) {
 	testenv.NeedRoot(t, "makes network namespaces")
 	nothingLeft(t)
 	for _, tc := range []struct {
-		size    int
+		sizes   []Size
 		configs []string
 	}{
-		{MinSize, append(Names(), "chain-3", "shortbridge-3")},
-		{MaxSize, []string{VXLANMirred, Shortbridge, EGREStack, EGREFast}},
+		{[]Size{MinSize}, append(Names(), "chain-3", "shortbridge-3", VethRouted+"-x1", VethBridge+"-x3", VethRouted+"-x3", EGREStack+"-x3", EGREFast+"-x3")},
+		{[]Size{MaxSize}, []string{VXLANMirred, Shortbridge, EGREStack, EGREFast, UserPacket, UserXDP}},
+		{[]Size{IMIX}, []string{Native, VXLANMirred, EGREStack, EGREFast, UserXDP, EGREFast + "-x2"}},
 	} {
-		report, err := Run(t.Context(), Config{Configs: tc.configs, Sizes: []int{tc.size}, Repeat: 3, Length: 20 * time.Millisecond})
+		report, err := Run(t.Context(), Config{Configs: tc.configs, Sizes: tc.sizes, Repeat: 3, Length: 20 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,13 +77,16 @@ func TestEveryConfigurationForwards(t *testing.T) {
 			}
 		}
 		for i, r := range report.Rows {
-			t.Logf("%-12s %4d: %5.0f ns, %.2f of native, loss %.4f", r.Config, r.Size, r.NS, r.RatioToNative, r.Loss)
+			t.Logf("%-16s %4v: %5.0f ns, %.2f of native, loss %.4f", r.Config, r.Size, r.NS, r.RatioToNative, r.Loss)
 			n := r.Rounds[0]
-			if r.Config != tc.configs[i] || r.Size != tc.size {
-				t.Errorf("row %d is of %s, %d bytes", i, r.Config, r.Size)
+			if r.Config != tc.configs[i] || r.Size != tc.sizes[0] {
+				t.Errorf("row %d is of %s, %v bytes", i, r.Config, r.Size)
 			}
 			if n.Sent < shortest || n.Arrived > n.Sent || r.Loss > 0.5 {
 				t.Errorf("%s: of %d frames %d arrived", r.Config, n.Sent, n.Arrived)
+			}
+			if r.Routers > 0 && (len(n.ArrivedBy) != r.Routers || r.Routers > 1 && r.Fairness < 0.99) {
+				t.Errorf("%s: by its routers %v arrived, fairness %v", r.Config, n.ArrivedBy, r.Fairness)
 			}
 			// No path is free, nor as fast as no path.
 			if r.NS <= generator.NS || r.NS > 1e6 || r.RatioToNative <= 0 || (r.Config == Native) != (r.RatioToNative == 1) {
@@ -105,7 +109,7 @@ func mustRig(t *testing.T, name string) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := newRig(config, core, MinSize)
+	r, err := newRig(config, core, Scenario{Size: MinSize})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +150,7 @@ func TestWrongFramesDoNotCount(t *testing.T) {
 				return neighbour(outCard, sinkHost, mac)
 			})
 		}},
-		{generatorOnly, "its length is", func(r *rig) error { r.meter.send.len++; return nil }},
+		{generatorOnly, "its length is", func(r *rig) error { r.meter.kinds[0].send.len++; return nil }},
 	} {
 		t.Run(tc.config, func(t *testing.T) {
 			r := mustRig(t, tc.config)
@@ -197,7 +201,7 @@ func TestInterruptLeavesNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	report, err := Run(ctx, Config{
-		Configs: []string{Shortbridge}, Sizes: []int{MinSize}, Repeat: 1000, Length: 10 * time.Millisecond,
+		Configs: []string{Shortbridge}, Sizes: []Size{MinSize}, Repeat: 1000, Length: 10 * time.Millisecond,
 		Progress: func(p *trellisv1.Progress) {
 			if p.GetPhase() == "measuring" {
 				cancel()

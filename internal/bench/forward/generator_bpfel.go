@@ -17,12 +17,28 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	generatorProgGenerate  = "generate"
-	generatorVarHeader     = "header"
+	generatorVarBegun      = "begun"
+	generatorVarDue        = "due"
+	generatorVarDuration   = "duration"
+	generatorVarEnded      = "ended"
 	generatorVarHeaderLen  = "header_len"
+	generatorVarHeaders    = "headers"
+	generatorVarInterval   = "interval"
+	generatorVarKinds      = "kinds"
+	generatorVarLastSent   = "last_sent"
+	generatorVarLens       = "lens"
 	generatorVarOtherFlows = "other_flows"
 	generatorVarOutIfindex = "out_ifindex"
+	generatorVarPaced      = "paced"
 	generatorVarSent       = "sent"
+	generatorVarSequence   = "sequence"
+	generatorVarSizes      = "sizes"
 	generatorVarSource     = "source"
+	generatorVarStampAt    = "stamp_at"
+	generatorVarTimed      = "timed"
+	generatorVarTurn       = "turn"
+	generatorVarTurnKinds  = "turn_kinds"
+	generatorVarTurns      = "turns"
 )
 
 // loadGenerator returns the embedded CollectionSpec for generator.
@@ -80,12 +96,28 @@ type generatorMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type generatorVariableSpecs struct {
-	Header     *ebpf.VariableSpec `ebpf:"header"`
+	Begun      *ebpf.VariableSpec `ebpf:"begun"`
+	Due        *ebpf.VariableSpec `ebpf:"due"`
+	Duration   *ebpf.VariableSpec `ebpf:"duration"`
+	Ended      *ebpf.VariableSpec `ebpf:"ended"`
 	HeaderLen  *ebpf.VariableSpec `ebpf:"header_len"`
+	Headers    *ebpf.VariableSpec `ebpf:"headers"`
+	Interval   *ebpf.VariableSpec `ebpf:"interval"`
+	Kinds      *ebpf.VariableSpec `ebpf:"kinds"`
+	LastSent   *ebpf.VariableSpec `ebpf:"last_sent"`
+	Lens       *ebpf.VariableSpec `ebpf:"lens"`
 	OtherFlows *ebpf.VariableSpec `ebpf:"other_flows"`
 	OutIfindex *ebpf.VariableSpec `ebpf:"out_ifindex"`
+	Paced      *ebpf.VariableSpec `ebpf:"paced"`
 	Sent       *ebpf.VariableSpec `ebpf:"sent"`
+	Sequence   *ebpf.VariableSpec `ebpf:"sequence"`
+	Sizes      *ebpf.VariableSpec `ebpf:"sizes"`
 	Source     *ebpf.VariableSpec `ebpf:"source"`
+	StampAt    *ebpf.VariableSpec `ebpf:"stamp_at"`
+	Timed      *ebpf.VariableSpec `ebpf:"timed"`
+	Turn       *ebpf.VariableSpec `ebpf:"turn"`
+	TurnKinds  *ebpf.VariableSpec `ebpf:"turn_kinds"`
+	Turns      *ebpf.VariableSpec `ebpf:"turns"`
 }
 
 // generatorObjects contains all objects after they have been loaded into the kernel.
@@ -118,12 +150,28 @@ func (m *generatorMaps) Close() error {
 //
 // It can be passed to loadGeneratorObjects or ebpf.CollectionSpec.LoadAndAssign.
 type generatorVariables struct {
-	Header     *ebpf.Variable `ebpf:"header"`
+	Begun      *ebpf.Variable `ebpf:"begun"`
+	Due        *ebpf.Variable `ebpf:"due"`
+	Duration   *ebpf.Variable `ebpf:"duration"`
+	Ended      *ebpf.Variable `ebpf:"ended"`
 	HeaderLen  *ebpf.Variable `ebpf:"header_len"`
+	Headers    *ebpf.Variable `ebpf:"headers"`
+	Interval   *ebpf.Variable `ebpf:"interval"`
+	Kinds      *ebpf.Variable `ebpf:"kinds"`
+	LastSent   *ebpf.Variable `ebpf:"last_sent"`
+	Lens       *ebpf.Variable `ebpf:"lens"`
 	OtherFlows *ebpf.Variable `ebpf:"other_flows"`
 	OutIfindex *ebpf.Variable `ebpf:"out_ifindex"`
+	Paced      *ebpf.Variable `ebpf:"paced"`
 	Sent       *ebpf.Variable `ebpf:"sent"`
+	Sequence   *ebpf.Variable `ebpf:"sequence"`
+	Sizes      *ebpf.Variable `ebpf:"sizes"`
 	Source     *ebpf.Variable `ebpf:"source"`
+	StampAt    *ebpf.Variable `ebpf:"stamp_at"`
+	Timed      *ebpf.Variable `ebpf:"timed"`
+	Turn       *ebpf.Variable `ebpf:"turn"`
+	TurnKinds  *ebpf.Variable `ebpf:"turn_kinds"`
+	Turns      *ebpf.Variable `ebpf:"turns"`
 }
 
 // generatorPrograms contains all programs after they have been loaded into the kernel.

@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -63,47 +64,68 @@ func xdpNative(r *rig) error {
 	return nil
 }
 
-// bridged joins each device with the router's port by a bridge, which knows
+// bridged joins each device with the routers' ports by a bridge, which knows
 // what is where, as it would after the first answer.
 func bridged(in, out string) func(*rig) error {
 	return func(r *rig) error {
-		if err := bridge("br0", in, inPort(0), inPort(0), inPortMAC(0)); err != nil {
+		br0, err := bridge("br0", in)
+		if err != nil {
 			return err
 		}
-		if err := bridge("br1", out, outPort(0), out, sinkMAC); err != nil {
+		br1, err := bridge("br1", out)
+		if err != nil {
+			return err
+		}
+		for i := range r.routers {
+			if err := errors.Join(member(br0, inPort(i)), member(br1, outPort(i)), behind(br0, inPort(i), inPortMAC(i))); err != nil {
+				return err
+			}
+		}
+		if err := behind(br1, out, sinkMAC); err != nil {
 			return err
 		}
 		return r.bringUpPorts()
 	}
 }
 
-// bridge makes a bridge of two devices, behind one of which is an address.
-func bridge(name, a, b, behind string, mac vnet.MAC) error {
+// bridge makes a bridge with a first device.
+func bridge(name, first string) (netlink.Link, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
 	br := &netlink.Bridge{LinkAttrs: attrs}
 	if err := netlink.LinkAdd(br); err != nil {
-		return fmt.Errorf("make the bridge %s: %w", name, err)
+		return nil, missing(fmt.Errorf("make the bridge %s: %w", name, err), "bridges", "load the module bridge")
 	}
-	for _, member := range []string{a, b} {
-		l, err := netlink.LinkByName(member)
-		if err != nil {
-			return err
-		}
-		if err := netlink.LinkSetMaster(l, br); err != nil {
-			return fmt.Errorf("put %s into the bridge %s: %w", member, name, err)
-		}
-		if member != behind {
-			continue
-		}
+	if err := member(br, first); err != nil {
+		return nil, err
+	}
+	return br, netlink.LinkSetUp(br)
+}
+
+// member puts a device into a bridge.
+func member(br netlink.Link, device string) error {
+	l, err := netlink.LinkByName(device)
+	if err == nil {
+		err = netlink.LinkSetMaster(l, br)
+	}
+	if err != nil {
+		return fmt.Errorf("put %s into the bridge %s: %w", device, br.Attrs().Name, err)
+	}
+	return nil
+}
+
+// behind tells a bridge which address is behind a device of it.
+func behind(br netlink.Link, device string, mac vnet.MAC) error {
+	l, err := netlink.LinkByName(device)
+	if err == nil {
 		err = netlink.NeighSet(&netlink.Neigh{
 			LinkIndex: l.Attrs().Index, Family: unix.AF_BRIDGE, Flags: netlink.NTF_MASTER, State: netlink.NUD_NOARP, HardwareAddr: mac[:],
 		})
-		if err != nil {
-			return fmt.Errorf("tell the bridge %s who is behind %s: %w", name, member, err)
-		}
 	}
-	return netlink.LinkSetUp(br)
+	if err != nil {
+		return fmt.Errorf("tell the bridge %s who is behind %s: %w", br.Attrs().Name, device, err)
+	}
+	return nil
 }
 
 // stitched sends everything from each device to the router's port and back, by

@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -39,9 +40,11 @@ func (e *elsewhereError) Error() string {
 // meter is a generator and a sink, in their places.
 type meter struct {
 	outside *bench.Space // with the generator's device
-	send    frame
-	expect  frame
-	flows   int // that what is sent is of; 0: one
+	kinds   []kind       // that take turns, by router and size
+	size    Size
+	flows   int  // that what is sent is of; 0: one
+	beside  bool // kinds are of routers side by side, even if there is one
+	timed   bool // frames have the time in them, and are sent at a pace
 
 	generator generatorObjects
 	sink      sinkObjects
@@ -53,6 +56,25 @@ type sample struct {
 	sent, arrived uint64
 	// ns is the time from one arriving frame to the next; 0 if too few arrived.
 	ns float64
+	// routers is what arrived by each of several routers side by side.
+	routers []uint64
+}
+
+// stampLen is the length of struct stamp of bpf/frame.h.
+const stampLen = 16
+
+// stampAt is where frames have their stamps; 0: they have none.
+func (m *meter) stampAt() int {
+	if len(m.kinds) > 1 || m.beside || m.timed {
+		return len(m.kinds[0].send.header)
+	}
+	return 0
+}
+
+// routers is how many routers there are side by side, or 1.
+func (m *meter) routers() int {
+	sizes, _ := m.size.parts()
+	return len(m.kinds) / len(sizes)
 }
 
 // place loads the programs, the sink onto a device of its space; everything
@@ -76,10 +98,63 @@ func (m *meter) loadGenerator(out string) error {
 	if err != nil {
 		return err
 	}
-	return loadWith(spec, &m.generator, map[string]any{
-		"header": words(m.send.header), "header_len": uint32(len(m.send.header)), "out_ifindex": uint32(device.Index),
-		"source": uint32(m.send.source), "other_flows": uint32(max(m.flows, 1) - 1),
-	})
+	turns := m.turns()
+	constants := m.describe(func(k *kind) *frame { return &k.send })
+	constants["out_ifindex"], constants["other_flows"] = uint32(device.Index), uint32(max(m.flows, 1)-1)
+	constants["source"] = uint32(m.kinds[0].send.source)
+	constants["turns"], constants["paced"] = uint32(len(turns)), one(m.timed)
+	var padded [maxTurns]uint8
+	copy(padded[:], turns)
+	constants["turn_kinds"] = padded
+	return loadWith(spec, &m.generator, constants)
+}
+
+// Bounds of the programs: MAX_KINDS of bpf/frame.h and MAX_TURNS of
+// bpf/generator.bpf.c.
+const (
+	maxKinds = 3 * MaxBeside
+	maxTurns = 12 * MaxBeside
+)
+
+// turns gives the order in which the kinds come: routers take turns, each with
+// the sizes in theirs.
+func (m *meter) turns() []uint8 {
+	sizes, order := m.size.parts()
+	var turns []uint8
+	for _, size := range order {
+		for i := range m.routers() {
+			turns = append(turns, uint8(i*len(sizes)+size))
+		}
+	}
+	return turns
+}
+
+// describe gives the constants that generator and sink share, from either's
+// frames.
+func (m *meter) describe(side func(*kind) *frame) map[string]any {
+	var headers [maxKinds][headerMax / 8]uint64
+	var lens [maxKinds]uint32
+	for i := range m.kinds {
+		f := side(&m.kinds[i])
+		headers[i], lens[i] = words(f.header), uint32(f.len)
+	}
+	sizes, _ := m.size.parts()
+	first := side(&m.kinds[0])
+	at := 0
+	if m.stampAt() > 0 {
+		at = len(first.header)
+	}
+	return map[string]any{
+		"kinds": uint32(len(m.kinds)), "sizes": uint32(len(sizes)), "header_len": uint32(len(first.header)),
+		"headers": headers, "lens": lens, "stamp_at": uint32(at), "timed": one(m.timed),
+	}
+}
+
+func one(on bool) uint32 {
+	if on {
+		return 1
+	}
+	return 0
 }
 
 func (m *meter) loadSink(core int, in string) error {
@@ -91,10 +166,9 @@ func (m *meter) loadSink(core int, in string) error {
 	if err != nil {
 		return err
 	}
-	err = loadWith(spec, &m.sink, map[string]any{
-		"header": words(m.expect.header), "mask": words(m.expect.mask), "header_len": uint32(len(m.expect.header)),
-		"frame_len": uint32(m.expect.len), "cpu": uint32(core),
-	})
+	constants := m.describe(func(k *kind) *frame { return &k.expect })
+	constants["mask"], constants["cpu"] = words(m.kinds[0].expect.ofFlows(m.flows).mask), uint32(core)
+	err = loadWith(spec, &m.sink, constants)
 	if err != nil {
 		return err
 	}
@@ -130,17 +204,8 @@ func (m *meter) run(n uint32) (s sample, err error) {
 }
 
 func (m *meter) runOnce(n uint32) (s sample, err error) {
-	if err := errors.Join(m.generator.Sent.Set(uint64(0)), m.sink.Tally.Set(sinkSeen{})); err != nil {
-		return s, fmt.Errorf("reset the counters: %w", err)
-	}
-	err = m.outside.Do(func() error {
-		_, err := m.generator.Generate.Run(&ebpf.RunOptions{
-			Data: make([]byte, m.send.len), Repeat: n, Flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES, BatchSize: batch,
-		})
-		return err
-	})
-	if err != nil {
-		return s, fmt.Errorf("generate frames: %w", err)
+	if err := m.generate(n, batch); err != nil {
+		return s, err
 	}
 	seen, err := m.drained()
 	if err != nil {
@@ -150,15 +215,71 @@ func (m *meter) runOnce(n uint32) (s sample, err error) {
 		return s, fmt.Errorf("read the generator's counter: %w", err)
 	}
 	s.arrived = seen.Frames
+	if m.beside {
+		by, err := m.byRouter()
+		if err != nil {
+			return s, err
+		}
+		for _, r := range by {
+			s.routers = append(s.routers, r.Frames)
+		}
+	}
 	switch {
 	case seen.Elsewhere > s.sent/100:
 		return s, &elsewhereError{frames: seen.Elsewhere, sent: s.sent}
 	case seen.Frames == 0 && seen.Others > 0:
-		return s, fmt.Errorf("%d frames were sent, and none of the %d that arrived is as it should be: %s", s.sent, seen.Others, m.expect.difference(seen.Other[:], int(seen.OtherLen)))
+		return s, fmt.Errorf("%d frames were sent, and none of the %d that arrived is as it should be: %s", s.sent, seen.Others, m.difference(&seen))
 	case seen.LastFrames > seen.FirstFrames:
 		s.ns = float64(seen.LastNs-seen.FirstNs) / float64(seen.LastFrames-seen.FirstFrames)
 	}
 	return s, nil
+}
+
+// generate runs the generator n times, after counters are set to 0.
+func (m *meter) generate(n, batch uint32) error {
+	g := &m.generator
+	err := errors.Join(g.Sent.Set(uint64(0)), g.Sequence.Set([MaxBeside]uint32{}), g.Turn.Set(uint32(0)), g.Begun.Set(uint64(0)), g.Due.Set(uint64(0)),
+		m.sink.Tally.Set(sinkSeen{}), m.sink.Routers.Set([MaxBeside]sinkRouter{}), m.sink.Latency.Set([latencyBuckets]uint64{}))
+	if err != nil {
+		return fmt.Errorf("reset the counters: %w", err)
+	}
+	longest := 0
+	for i := range m.kinds {
+		longest = max(longest, m.kinds[i].send.len)
+	}
+	err = m.outside.Do(func() error {
+		_, err := g.Generate.Run(&ebpf.RunOptions{
+			Data: make([]byte, longest), Repeat: n, Flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES, BatchSize: batch,
+		})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("generate frames: %w", err)
+	}
+	return nil
+}
+
+// byRouter gives what the sink has counted of each router.
+func (m *meter) byRouter() ([]sinkRouter, error) {
+	var all [MaxBeside]sinkRouter
+	if err := m.sink.Routers.Get(&all); err != nil {
+		return nil, fmt.Errorf("read the sink's counters of routers: %w", err)
+	}
+	return all[:m.routers()], nil
+}
+
+// difference says how a frame that the sink refused differs from the one that its
+// stamp says it is.
+func (m *meter) difference(seen *sinkSeen) string {
+	i := 0
+	if m.stampAt() > 0 {
+		at := len(m.kinds[0].expect.header)
+		if i = int(binary.NativeEndian.Uint16(seen.Other[at:])); i >= len(m.kinds) {
+			return fmt.Sprintf("it has no stamp of the generator's; it begins % x", seen.Other[:64])
+		}
+	}
+	expect := m.kinds[i].expect.ofFlows(m.flows)
+	return expect.difference(seen.Other[:], int(seen.OtherLen))
 }
 
 // drained waits until no more frames arrive.

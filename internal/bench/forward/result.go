@@ -31,7 +31,12 @@ type Skipped struct {
 // medians over the rounds.
 type Row struct {
 	Config string `json:"config"`
-	Size   int    `json:"size"` // of a tenant's frame, bytes with the check sequence
+	Size   Size   `json:"size"` // of a tenant's frame, bytes with the check sequence, or "imix"
+	// Routes are in the FIB besides those that are needed, Flows take turns,
+	// Routers are side by side; 0: not more than one.
+	Routes  int `json:"routes,omitempty"`
+	Flows   int `json:"flows,omitempty"`
+	Routers int `json:"routers,omitempty"`
 	// Kpps is the rate at which frames arrive, in 1000 a second; NS its
 	// inverse, the cost of one in nanoseconds.
 	Kpps float64 `json:"kpps"`
@@ -45,6 +50,9 @@ type Row struct {
 	Spread float64 `json:"spread"`
 	// Loss is how much of what was sent did not arrive as it should, 0 to 1.
 	Loss float64 `json:"loss"`
+	// Fairness is Jain's index of what arrived by each of several routers side by
+	// side: 1 where it is the same, 1/n where one has all. Median.
+	Fairness float64 `json:"fairness,omitempty"`
 	// Rounds are the single measurements, in order.
 	Rounds []Round `json:"rounds"`
 }
@@ -57,6 +65,32 @@ type Round struct {
 	RatioToNative      float64 `json:"ratio_to_native"`
 	Sent               uint64  `json:"sent"`
 	Arrived            uint64  `json:"arrived"`
+	// ArrivedBy is Arrived by each of several routers side by side.
+	ArrivedBy []uint64 `json:"arrived_by,omitempty"`
+}
+
+// rowOf is the row of a configuration in a scenario, without figures.
+func rowOf(c *configuration, sc Scenario) Row {
+	sc = sc.of(c)
+	r := Row{Config: c.name, Size: sc.Size, Routes: sc.Routes, Routers: c.sides}
+	if sc.Flows > 1 {
+		r.Flows = sc.Flows
+	}
+	return r
+}
+
+// Jain is the fairness index of shares (Jain, Chiu and Hawe, 1984): 1 where all
+// are the same, 1/n where one of n has everything.
+func Jain(shares []uint64) float64 {
+	sum, squares := 0.0, 0.0
+	for _, s := range shares {
+		sum += float64(s)
+		squares += float64(s) * float64(s)
+	}
+	if squares == 0 {
+		return 1
+	}
+	return sum * sum / (float64(len(shares)) * squares)
 }
 
 // add takes a sample of a round in which generator and native cost so many
@@ -64,7 +98,7 @@ type Round struct {
 func (r *Row) add(s sample, generatorNS, nativeNS float64) {
 	r.Rounds = append(r.Rounds, Round{
 		Kpps: 1e6 / s.ns, NS: s.ns, NSWithoutGenerator: s.ns - generatorNS, RatioToNative: nativeNS / s.ns,
-		Sent: s.sent, Arrived: s.arrived,
+		Sent: s.sent, Arrived: s.arrived, ArrivedBy: s.routers,
 	})
 }
 
@@ -76,6 +110,9 @@ func (r *Row) summarize() {
 	r.NSWithoutGenerator = r.Over(func(n Round) float64 { return n.NSWithoutGenerator }).Median
 	r.RatioToNative = r.Over(func(n Round) float64 { return n.RatioToNative }).Median
 	r.Loss = r.Over(Round.loss).Median
+	if r.Routers > 0 {
+		r.Fairness = r.Over(func(n Round) float64 { return Jain(n.ArrivedBy) }).Median
+	}
 	if kpps.Median > 0 {
 		r.Spread = (kpps.Max - kpps.Min) / kpps.Median
 	}

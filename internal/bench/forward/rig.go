@@ -44,6 +44,10 @@ var (
 	sinkHost   = netip.MustParseAddr("198.19.0.2")
 	sinkNet    = netip.MustParsePrefix("198.19.0.0/24")
 
+	benchNet    = netip.MustParsePrefix("198.18.0.0/15")
+	underlayNet = netip.MustParsePrefix("192.0.2.0/24")
+	rootNet     = netip.MustParsePrefix("100.64.0.0/10") // between root context and routers, RFC 6598
+
 	tunnelFrom = netip.MustParseAddr("192.0.2.2") // where the generator's tunnel begins
 	tunnelIn   = netip.MustParseAddr("192.0.2.1")
 	tunnelOut  = netip.MustParseAddr("192.0.2.129")
@@ -53,8 +57,9 @@ var (
 // rig is a configuration, built: spaces, cards, routers, generator and sink.
 type rig struct {
 	config  *configuration
-	core    int
-	size    int
+	core    int      // where routers and sink run
+	sending int      // the generator's core
+	sc      Scenario // with what the configuration's name says
 	outside *bench.Space
 	root    *bench.Space
 	routers []*bench.Space
@@ -62,9 +67,17 @@ type rig struct {
 	meter   meter
 }
 
-// newRig builds a configuration for frames of a size.
-func newRig(c *configuration, core, size int) (*rig, error) {
-	r := &rig{config: c, core: core, size: size}
+// newRig builds a configuration for a scenario, on a core.
+func newRig(c *configuration, core int, sc Scenario) (*rig, error) {
+	return newRigOn(c, core, core, sc, false)
+}
+
+// newRigOn builds a configuration whose generator has a core of its own where
+// sending is another than core; timed says whether frames have the time in them,
+// and are sent at a pace.
+func newRigOn(c *configuration, sending, core int, sc Scenario, timed bool) (*rig, error) {
+	r := &rig{config: c, core: core, sending: sending, sc: sc.of(c)}
+	r.meter.timed = timed
 	if err := r.build(c); err != nil {
 		return nil, errors.Join(err, r.close())
 	}
@@ -81,7 +94,7 @@ func (r *rig) build(c *configuration) error {
 			return err
 		}
 	}
-	if err := r.outside.Do(func() error { return pinThread(r.core) }); err != nil {
+	if err := r.outside.Do(func() error { return pinThread(r.sending) }); err != nil {
 		return err
 	}
 	if err := r.card(genDevice, genMAC, inCard, inMAC); err != nil {
@@ -113,14 +126,12 @@ func (r *rig) build(c *configuration) error {
 	if err := r.root.Do(func() error { return c.join(r) }); err != nil {
 		return err
 	}
-	for _, s := range r.routers {
-		if err := fill(s, c.routes); err != nil {
-			return err
-		}
+	if err := r.fillFIBs(); err != nil {
+		return err
 	}
 	r.meter.outside = r.outside
-	r.meter.send, r.meter.expect = c.frames(r)
-	r.meter.flows = c.flows
+	r.meter.kinds = c.kinds(r.sc.Size)
+	r.meter.size, r.meter.flows, r.meter.beside = r.sc.Size, r.sc.Flows, c.sides > 0
 	if c.sinkAtCard {
 		return r.meter.place(r.core, genDevice, r.root, inCard)
 	}
@@ -166,6 +177,27 @@ func between(i int) (a, b netip.Addr) {
 	return netip.AddrFrom4([4]byte{198, 18, byte(100 + i), 1}), netip.AddrFrom4([4]byte{198, 18, byte(100 + i), 2})
 }
 
+// fillFIBs gives each router, or the root context where there is none, its
+// routes. Routers in user space have theirs already.
+func (r *rig) fillFIBs() error {
+	if len(r.routers) == 0 && !r.config.user && !r.config.sinkAtCard {
+		return fill(r.root, outCard, r.sc.Routes)
+	}
+	for _, s := range r.routers {
+		if err := fill(s, routerOut, r.sc.Routes); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// side gives the address for router i beside others of what is router 0's.
+func side(a netip.Addr, i int) netip.Addr {
+	b := a.As4()
+	b[2] += byte(i)
+	return netip.AddrFrom4(b)
+}
+
 // makePorts gives each router its two interfaces, by veth pairs. The ports in the
 // root context stay down until something is attached to them.
 func makePorts(r *rig) error {
@@ -188,10 +220,21 @@ func (r *rig) setUpRouters() error {
 	for i, s := range r.routers {
 		here, there := firstHop, sinkHost
 		thereMAC, out := sinkMAC, lastHop
-		if i > 0 {
+		switch {
+		case r.config.routed:
+			var err error
+			in, beyond := rootLinks(i)
+			here, out, there = in.router, beyond.router, beyond.root
+			if thereMAC, err = r.rootMAC(i); err != nil {
+				return err
+			}
+		case r.config.sides > 0:
+			here, out, there = side(firstHop, i), side(lastHop, i), side(sinkHost, i)
+		case i > 0:
 			_, here = between(i - 1)
 		}
-		if i < last {
+		inRow := r.config.sides == 0 && i < last
+		if inRow {
 			out, there = between(i)
 			thereMAC = inPortMAC(i + 1)
 		}
@@ -203,7 +246,7 @@ func (r *rig) setUpRouters() error {
 			return fmt.Errorf("router %d: %w", i, err)
 		}
 		err = s.Do(func() error {
-			if err := neighbour(routerOut, there, thereMAC); err != nil || i == last {
+			if err := neighbour(routerOut, there, thereMAC); err != nil || !inRow && !r.config.routed {
 				return err
 			}
 			device, err := netlink.LinkByName(routerOut)
@@ -212,7 +255,7 @@ func (r *rig) setUpRouters() error {
 			}
 			// The port is still down, and with it the link's carrier.
 			return netlink.RouteAdd(&netlink.Route{
-				LinkIndex: device.Attrs().Index, Flags: int(netlink.FLAG_ONLINK), Gw: there.AsSlice(), Dst: network(sinkNet),
+				LinkIndex: device.Attrs().Index, Flags: int(netlink.FLAG_ONLINK), Gw: there.AsSlice(), Dst: network(r.beyond(i)),
 			})
 		})
 		if err != nil {

@@ -21,7 +21,7 @@ func others(n int, each func(netip.Prefix)) {
 		// An odd factor makes every i another network.
 		to := netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, i*0x9e3779<<8)))
 		first := to.As4()[0]
-		if first == 0 || first == 127 || first >= 224 || sinkNet.Contains(to) || netip.PrefixFrom(firstHop, hostBits).Contains(to) {
+		if first == 0 || first == 127 || first >= 224 || benchNet.Contains(to) || underlayNet.Contains(to) || rootNet.Contains(to) {
 			continue
 		}
 		each(netip.PrefixFrom(to, 24))
@@ -29,8 +29,8 @@ func others(n int, each func(netip.Prefix)) {
 	}
 }
 
-// fill gives a router's FIB n more routes by the router's way to the sink.
-func fill(s *bench.Space, n int) error {
+// fill gives a router's FIB n more routes by a router's way to the sink.
+func fill(s *bench.Space, device string, n int) error {
 	if n == 0 {
 		return nil
 	}
@@ -40,7 +40,7 @@ func fill(s *bench.Space, n int) error {
 			return err
 		}
 		defer c.Close()
-		out, err := c.Link(0, routerOut)
+		out, err := c.Link(0, device)
 		if err != nil {
 			return err
 		}

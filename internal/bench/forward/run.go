@@ -19,7 +19,9 @@ const MaxSeconds = 60
 // Config says what to measure.
 type Config struct {
 	Configs []string      // names, each once
-	Sizes   []int         // of frames, each MinSize to MaxSize
+	Sizes   []Size        // of frames
+	Routes  []int         // in each FIB besides those that are needed, 0 to MaxRoutes; nil: none
+	Flows   []int         // that packets take turns in, powers of two to MaxFlows; nil: one
 	Repeat  int           // at least 1
 	Length  time.Duration // of one run, above 0, at most MaxSeconds
 	// Progress is told how far it is; nil: nobody.
@@ -40,10 +42,11 @@ func Run(ctx context.Context, cfg Config) (report Report, err error) {
 	if report.Core, err = lastCore(); err != nil {
 		return report, err
 	}
-	for i, size := range cfg.Sizes {
-		rows, err := measure(ctx, &cfg, &report, i)
+	all := cfg.scenarios()
+	for i, sc := range all {
+		rows, err := measure(ctx, &cfg, &report, sc, i, len(all))
 		if err != nil {
-			return report, fmt.Errorf("frames of %d bytes: %w", size, err)
+			return report, fmt.Errorf("frames of %v: %w", sc, err)
 		}
 		for _, name := range generators {
 			if r, measured := rows[name]; measured {
@@ -57,6 +60,26 @@ func Run(ctx context.Context, cfg Config) (report Report, err error) {
 		}
 	}
 	return report, nil
+}
+
+// scenarios are all combinations of what is asked for.
+func (cfg *Config) scenarios() []Scenario {
+	var all []Scenario
+	for _, size := range cfg.Sizes {
+		for _, routes := range orNone(cfg.Routes) {
+			for _, flows := range orNone(cfg.Flows) {
+				all = append(all, Scenario{Size: size, Routes: routes, Flows: flows})
+			}
+		}
+	}
+	return all
+}
+
+func orNone(v []int) []int {
+	if len(v) == 0 {
+		return []int{0}
+	}
+	return v
 }
 
 // contender is a configuration that is built and ready.
@@ -91,11 +114,13 @@ func contenders(names []string) ([]*configuration, error) {
 	return order, nil
 }
 
-// measure measures one size. What cannot be built here is noted in the report.
-func measure(ctx context.Context, cfg *Config, report *Report, at int) (rows map[string]Row, err error) {
-	size := cfg.Sizes[at]
+// measure measures one scenario, the at-th of so many. What cannot be built here is noted in the report.
+func measure(ctx context.Context, cfg *Config, report *Report, sc Scenario, at, scenarios int) (rows map[string]Row, err error) {
 	order, err := contenders(cfg.Configs)
 	if err != nil {
+		return nil, err
+	}
+	if err := checkMemory(order, sc); err != nil {
 		return nil, err
 	}
 	var all []*contender
@@ -111,14 +136,14 @@ func measure(ctx context.Context, cfg *Config, report *Report, at int) (rows map
 	progress := func(phase, name string) {
 		if cfg.Progress != nil {
 			cfg.Progress(&trellisv1.Progress{
-				Phase: phase, Done: int32(done), Total: int32(len(cfg.Sizes) * steps), Detail: fmt.Sprintf("%d bytes, %s", size, name),
+				Phase: phase, Done: int32(done), Total: int32(scenarios * steps), Detail: fmt.Sprintf("%v, %s", sc, name),
 			})
 		}
 		done++
 	}
 	for _, config := range order {
 		progress("building", config.name)
-		c, err := prepare(ctx, config, report.Core, size, cfg.Length)
+		c, err := prepare(ctx, config, report.Core, sc, cfg.Length)
 		if c != nil {
 			all = append(all, c)
 		}
@@ -161,12 +186,12 @@ func measure(ctx context.Context, cfg *Config, report *Report, at int) (rows map
 
 // prepare builds a configuration, waits until it forwards, and finds out how
 // many frames fill the time.
-func prepare(ctx context.Context, config *configuration, core, size int, length time.Duration) (*contender, error) {
-	r, err := newRig(config, core, size)
+func prepare(ctx context.Context, config *configuration, core int, sc Scenario, length time.Duration) (*contender, error) {
+	r, err := newRig(config, core, sc)
 	if err != nil {
 		return nil, fmt.Errorf("build it: %w", err)
 	}
-	c := &contender{config: config, rig: r, row: Row{Config: config.name, Size: size}}
+	c := &contender{config: config, rig: r, row: rowOf(config, sc)}
 	if err := c.ready(ctx); err != nil {
 		return c, err
 	}

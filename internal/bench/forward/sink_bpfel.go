@@ -13,6 +13,15 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type sinkRouter struct {
+	_       structs.HostLayout
+	Frames  uint64
+	Missing uint64
+	Late    uint64
+	Next    uint32
+	Pad     uint32
+}
+
 type sinkSeen struct {
 	_           structs.HostLayout
 	Frames      uint64
@@ -33,11 +42,17 @@ type sinkSeen struct {
 const (
 	sinkProgSink     = "sink"
 	sinkVarCpu       = "cpu"
-	sinkVarFrameLen  = "frame_len"
-	sinkVarHeader    = "header"
 	sinkVarHeaderLen = "header_len"
+	sinkVarHeaders   = "headers"
+	sinkVarKinds     = "kinds"
+	sinkVarLatency   = "latency"
+	sinkVarLens      = "lens"
 	sinkVarMask      = "mask"
+	sinkVarRouters   = "routers"
+	sinkVarSizes     = "sizes"
+	sinkVarStampAt   = "stamp_at"
 	sinkVarTally     = "tally"
+	sinkVarTimed     = "timed"
 )
 
 // loadSink returns the embedded CollectionSpec for sink.
@@ -96,11 +111,17 @@ type sinkMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type sinkVariableSpecs struct {
 	Cpu       *ebpf.VariableSpec `ebpf:"cpu"`
-	FrameLen  *ebpf.VariableSpec `ebpf:"frame_len"`
-	Header    *ebpf.VariableSpec `ebpf:"header"`
 	HeaderLen *ebpf.VariableSpec `ebpf:"header_len"`
+	Headers   *ebpf.VariableSpec `ebpf:"headers"`
+	Kinds     *ebpf.VariableSpec `ebpf:"kinds"`
+	Latency   *ebpf.VariableSpec `ebpf:"latency"`
+	Lens      *ebpf.VariableSpec `ebpf:"lens"`
 	Mask      *ebpf.VariableSpec `ebpf:"mask"`
+	Routers   *ebpf.VariableSpec `ebpf:"routers"`
+	Sizes     *ebpf.VariableSpec `ebpf:"sizes"`
+	StampAt   *ebpf.VariableSpec `ebpf:"stamp_at"`
 	Tally     *ebpf.VariableSpec `ebpf:"tally"`
+	Timed     *ebpf.VariableSpec `ebpf:"timed"`
 }
 
 // sinkObjects contains all objects after they have been loaded into the kernel.
@@ -134,11 +155,17 @@ func (m *sinkMaps) Close() error {
 // It can be passed to loadSinkObjects or ebpf.CollectionSpec.LoadAndAssign.
 type sinkVariables struct {
 	Cpu       *ebpf.Variable `ebpf:"cpu"`
-	FrameLen  *ebpf.Variable `ebpf:"frame_len"`
-	Header    *ebpf.Variable `ebpf:"header"`
 	HeaderLen *ebpf.Variable `ebpf:"header_len"`
+	Headers   *ebpf.Variable `ebpf:"headers"`
+	Kinds     *ebpf.Variable `ebpf:"kinds"`
+	Latency   *ebpf.Variable `ebpf:"latency"`
+	Lens      *ebpf.Variable `ebpf:"lens"`
 	Mask      *ebpf.Variable `ebpf:"mask"`
+	Routers   *ebpf.Variable `ebpf:"routers"`
+	Sizes     *ebpf.Variable `ebpf:"sizes"`
+	StampAt   *ebpf.Variable `ebpf:"stamp_at"`
 	Tally     *ebpf.Variable `ebpf:"tally"`
+	Timed     *ebpf.Variable `ebpf:"timed"`
 }
 
 // sinkPrograms contains all programs after they have been loaded into the kernel.

@@ -88,7 +88,7 @@ func userPacket(r *rig) error {
 	if err != nil {
 		return errors.Join(err, unix.Close(rx))
 	}
-	fib := userTable(r.config.routes)
+	fib := userTable(r.sc.Routes)
 	f, err := startForwarder(r.core, func(stop *atomic.Bool) error {
 		buf := make([]byte, 2048)
 		for !stop.Load() {

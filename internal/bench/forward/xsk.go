@@ -219,7 +219,7 @@ func userXDP(r *rig) error {
 	if err != nil {
 		return err
 	}
-	fib := userTable(r.config.routes)
+	fib := userTable(r.sc.Routes)
 	f, err := startForwarder(r.core, func(stop *atomic.Bool) error { return x.serve(fib, stop) }, x.close)
 	if err != nil {
 		return err

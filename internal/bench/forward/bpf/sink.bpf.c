@@ -11,9 +11,6 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 /* Which bits of the header must be as expected. */
 volatile const __u64 mask[HEADER_WORDS];
 
-/* Length of a frame in bytes, without its check sequence. */
-volatile const __u32 frame_len;
-
 /* The processor that everything must happen on. */
 volatile const __u32 cpu;
 
@@ -41,6 +38,27 @@ _Static_assert(sizeof(struct seen) == 64 + HEADER_BYTES, "shared with Go");
 
 struct seen tally;
 
+/* What came by each router, as the stamps tell. */
+struct router {
+	__u64 frames;
+	__u64 missing; /* sequence numbers that were passed over, and did not come since */
+	__u64 late;    /* frames that came after one with a greater number */
+	__u32 next;    /* the sequence number that is expected */
+	__u32 pad;
+};
+
+_Static_assert(sizeof(struct router) == 32, "shared with Go");
+
+struct router routers[MAX_ROUTERS];
+
+/*
+ * Frames by their time on the way: 32 buckets for each power of two of
+ * nanoseconds, so that a bucket is at most 3 % wide.
+ */
+#define BUCKET_BITS 5
+#define POWERS 36
+__u64 latency[POWERS << BUCKET_BITS];
+
 static __noinline int note_other(struct xdp_md *ctx)
 {
 	__u32 len = ctx->data_end - ctx->data;
@@ -49,7 +67,7 @@ static __noinline int note_other(struct xdp_md *ctx)
 		return XDP_DROP;
 	tally.others++;
 	/* One of the right length tells more than a stray one. */
-	if (tally.other_len == frame_len)
+	if (tally.other_len == lens[0])
 		return XDP_DROP;
 	tally.other_len = len;
 	if (len >= HEADER_BYTES)
@@ -59,14 +77,86 @@ static __noinline int note_other(struct xdp_md *ctx)
 	return XDP_DROP;
 }
 
+/* power gives the place of the highest bit that is set, of a number below 2^32. */
+static __always_inline __u32 power(__u64 v)
+{
+	__u32 p = 0;
+
+	if (v >= 1 << 16) {
+		v >>= 16;
+		p += 16;
+	}
+	if (v >= 1 << 8) {
+		v >>= 8;
+		p += 8;
+	}
+	if (v >= 1 << 4) {
+		v >>= 4;
+		p += 4;
+	}
+	if (v >= 1 << 2) {
+		v >>= 2;
+		p += 2;
+	}
+	return p + (v >= 2);
+}
+
+/* note_latency counts a time on the way, ns. */
+static __always_inline void note_latency(__u64 ns)
+{
+	__u64 bucket = ns;
+
+	if (ns >= 1ULL << 32)
+		bucket = sizeof(latency) / 8 - 1;
+	else if (ns >= 1 << BUCKET_BITS) {
+		__u32 p = power(ns) - BUCKET_BITS;
+
+		bucket = (p << BUCKET_BITS) + (ns >> p);
+	}
+	check_here(bucket);
+	if (bucket < sizeof(latency) / 8)
+		latency[bucket]++;
+}
+
+/* note_stamp counts a frame by its stamp. */
+static __always_inline void note_stamp(const struct stamp *stamp, __u32 kind, __u64 now)
+{
+	__u64 i = sizes ? kind / sizes : 0;
+	struct router *r;
+
+	check_here(i);
+	if (i >= MAX_ROUTERS)
+		return;
+	r = &routers[i];
+	r->frames++;
+	if (stamp->sequence >= r->next) {
+		r->missing += stamp->sequence - r->next;
+		r->next = stamp->sequence + 1;
+	} else {
+		r->late++;
+		r->missing--;
+	}
+	if (timed)
+		note_latency(now > stamp->ns ? now - stamp->ns : 0);
+}
+
 SEC("xdp")
 int sink(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data;
 	void *end = (void *)(long)ctx->data_end;
-	__u64 wrong = 0;
+	const struct stamp *stamp = data + stamp_at;
+	__u64 wrong = 0, now = 0, kind = 0;
 
-	if (end - data != frame_len)
+	if (stamp_at) {
+		if (stamp_at > HEADER_BYTES - sizeof(*stamp) || (void *)(stamp + 1) > end)
+			return note_other(ctx);
+		kind = stamp->kind;
+		check_here(kind);
+		if (kind >= kinds || kind >= MAX_KINDS)
+			return note_other(ctx);
+	}
+	if (end - data != lens[kind])
 		return note_other(ctx);
 #pragma unroll
 	for (__u32 i = 0; i < HEADER_WORDS; i++) {
@@ -76,7 +166,7 @@ int sink(struct xdp_md *ctx)
 			break;
 		if ((void *)(word + 1) > end)
 			return note_other(ctx);
-		wrong |= (*word ^ header[i]) & mask[i];
+		wrong |= (*word ^ headers[kind][i]) & mask[i];
 	}
 	if (wrong)
 		return note_other(ctx);
@@ -84,8 +174,13 @@ int sink(struct xdp_md *ctx)
 		__sync_fetch_and_add(&tally.elsewhere, 1);
 		return XDP_DROP;
 	}
-	if ((++tally.frames & (CLOCK_EVERY - 1)) == 0) {
-		tally.last_ns = bpf_ktime_get_ns();
+	tally.frames++;
+	if (timed)
+		now = bpf_ktime_get_ns();
+	if (stamp_at)
+		note_stamp(stamp, kind, now);
+	if (timed || (tally.frames & (CLOCK_EVERY - 1)) == 0) {
+		tally.last_ns = timed ? now : bpf_ktime_get_ns();
 		tally.last_frames = tally.frames;
 		if (!tally.first_ns) {
 			tally.first_ns = tally.last_ns;
