@@ -35,12 +35,17 @@ func newBenchForwardCommand(env *Env) *cobra.Command {
 			"Configurations: "+strings.Join(forward.Names(), ", ")+",",
 			fmt.Sprintf("chain-N and shortbridge-N of N routers in a row, 1 to %d, and as --routers has them,", forward.MaxRouters),
 			fmt.Sprintf("%s-xN, of N routers side by side, 1 to %d.", strings.TrimSuffix(strings.Join(forward.Beside(1), ", "), "-x1"), forward.MaxBeside),
+			"",
+			"--sweep generates at a pace, on a second core: throughput against offered load, loss by",
+			"gaps in sequence numbers, latency, and the highest rates without loss and with 0.5 %",
+			"(RFC 2544, with trials of --seconds).",
 			"Several --size, --routes and --flows are measured in all combinations."),
 		Example: lines(
 			"  sudo trellis bench forward",
 			"  sudo trellis bench forward --configs native,shortbridge,chain-10 --size 64,512,1518,imix -o json",
 			"  sudo trellis bench forward --configs egre-fast --routes 1,1000,500000 --flows 1,64,32768",
-			"  sudo trellis bench forward --configs egre-fast --routers 1,4,16,64"),
+			"  sudo trellis bench forward --configs egre-fast --routers 1,4,16,64",
+			"  sudo trellis bench forward --configs native,veth-bridge,egre-fast --sweep --cpu --seconds 0.3"),
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkForward(&cfg, sizes, routers, seconds); err != nil {
@@ -71,6 +76,8 @@ func newBenchForwardCommand(env *Env) *cobra.Command {
 	f.IntSliceVar(&cfg.Flows, "flows", nil, "flows that packets are of in turns, powers of two up to 32768")
 	f.IntSliceVar(&routers, "routers", nil, "measure routers side by side, too: how many, 1 to 64")
 	f.IntVar(&cfg.Repeat, "repeat", 5, "measure each this many times")
+	f.BoolVar(&cfg.Sweep, "sweep", false, "offer loads from light to twice saturation, too, from a second core")
+	f.BoolVar(&cfg.CPU, "cpu", false, "with --sweep: sample what the routers' core spends its time on")
 	f.Float64Var(&seconds, "seconds", 1, "length of one run")
 	output = outputFlag(cmd)
 	return cmd
@@ -83,6 +90,8 @@ func checkForward(cfg *forward.Config, sizes []string, routers []int, seconds fl
 		return usagef("--repeat %d: measure at least once", cfg.Repeat)
 	case !(seconds >= 0.01 && seconds <= forward.MaxSeconds):
 		return usagef("--seconds %v: a run takes from 0.01 to %d seconds", seconds, forward.MaxSeconds)
+	case cfg.CPU && !cfg.Sweep:
+		return usagef("--cpu samples during a sweep: add --sweep")
 	case len(cfg.Configs) == 0:
 		return usagef("--configs names nothing; known are %s", strings.Join(forward.Names(), ", "))
 	case len(sizes) == 0:
@@ -187,7 +196,45 @@ func forwardTable(w io.Writer, r *forward.Report) {
 		g := &r.Generator[i]
 		fmt.Fprintf(w, "By themselves, %s and sink, %v bytes: %.0f ns\n", g.Config, g.Size, g.NS)
 	}
+	for i := range r.Sweeps {
+		sweepTable(w, &r.Sweeps[i])
+	}
 	for _, s := range r.Skipped {
 		fmt.Fprintf(w, "Skipped, %s: %s\n", s.Config, s.Reason)
+	}
+}
+
+// sweepTable writes a sweep for people.
+func sweepTable(w io.Writer, s *forward.Sweep) {
+	fmt.Fprintf(w, "\n%s, %v bytes, at a pace: %.0f kpps at saturation, %.0f without loss, %.0f with 0.5 %%\n",
+		s.Config, s.Size, s.Saturation, s.NoDrop.Kpps, s.HalfPercent.Kpps)
+	heading := []string{">OFFERED KPPS", ">KPPS", ">LOSS", ">MISSING", ">50 %, µs", ">99 %", ">99.9 %"}
+	if s.Routers > 0 {
+		heading = append(heading, ">FAIRNESS")
+	}
+	t := newTable(heading...)
+	micro := func(ns float64) string { return strconv.FormatFloat(ns/1000, 'f', 1, 64) }
+	for i := range s.Points {
+		p := &s.Points[i]
+		cells := []string{
+			fmt.Sprintf("%.0f", p.Offered), fmt.Sprintf("%.0f", p.Kpps), fmt.Sprintf("%.2f%%", 100*p.Loss), strconv.FormatUint(p.Missing, 10),
+			micro(p.Latency.P50), micro(p.Latency.P99), micro(p.Latency.P999),
+		}
+		if s.Routers > 0 {
+			cells = append(cells, fmt.Sprintf("%.3f", p.Fairness))
+		}
+		t.add(cells...)
+	}
+	t.write(w)
+	for i, c := range s.CPU {
+		if i == 0 {
+			fmt.Fprint(w, "The core's time at saturation:")
+		}
+		if c.Share >= 0.005 {
+			fmt.Fprintf(w, " %s %.0f%%;", c.Part, 100*c.Share)
+		}
+	}
+	if len(s.CPU) > 0 {
+		fmt.Fprintln(w)
 	}
 }

@@ -29,6 +29,7 @@ func TestForwardRefusesWhatCannotBeMeasured(t *testing.T) {
 		{"--repeat 0", []string{"at least once"}},
 		{"--seconds 0", []string{"--seconds 0"}},
 		{"--seconds 61", []string{"60 seconds"}},
+		{"--cpu", []string{"add --sweep"}},
 		{"extra", []string{"extra"}},
 	} {
 		for _, want := range tc.want {

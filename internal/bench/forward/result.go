@@ -17,6 +17,8 @@ type Report struct {
 	// Generator is what generator and sink cost by themselves, for each size and
 	// kind of headers that was measured.
 	Generator []Row `json:"generator"`
+	// Sweeps are at a pace, where that was asked for.
+	Sweeps []Sweep `json:"sweeps,omitempty"`
 	// Skipped are the configurations that could not be measured here, and why.
 	Skipped []Skipped `json:"skipped"`
 }

@@ -126,6 +126,11 @@ func (r *rig) build(c *configuration) error {
 	if err := r.root.Do(func() error { return c.join(r) }); err != nil {
 		return err
 	}
+	if r.sending != r.core {
+		if err := r.receiveOn(inCard, r.core); err != nil {
+			return err
+		}
+	}
 	if err := r.fillFIBs(); err != nil {
 		return err
 	}

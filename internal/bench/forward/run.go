@@ -23,6 +23,8 @@ type Config struct {
 	Routes  []int         // in each FIB besides those that are needed, 0 to MaxRoutes; nil: none
 	Flows   []int         // that packets take turns in, powers of two to MaxFlows; nil: one
 	Repeat  int           // at least 1
+	Sweep   bool          // sweep the offered load, too
+	CPU     bool          // sample the routers' core in each sweep
 	Length  time.Duration // of one run, above 0, at most MaxSeconds
 	// Progress is told how far it is; nil: nobody.
 	Progress func(*trellisv1.Progress)
@@ -42,6 +44,11 @@ func Run(ctx context.Context, cfg Config) (report Report, err error) {
 	if report.Core, err = lastCore(); err != nil {
 		return report, err
 	}
+	if cfg.Sweep {
+		if _, err := secondCore(report.Core); err != nil {
+			return report, err
+		}
+	}
 	all := cfg.scenarios()
 	for i, sc := range all {
 		rows, err := measure(ctx, &cfg, &report, sc, i, len(all))
@@ -58,8 +65,41 @@ func Run(ctx context.Context, cfg Config) (report Report, err error) {
 				report.Rows = append(report.Rows, r)
 			}
 		}
+		if cfg.Sweep {
+			if err := sweepAll(ctx, &cfg, &report, sc); err != nil {
+				return report, fmt.Errorf("sweep frames of %v: %w", sc, err)
+			}
+		}
 	}
 	return report, nil
+}
+
+// sweepAll sweeps each configuration in a scenario.
+func sweepAll(ctx context.Context, cfg *Config, report *Report, sc Scenario) error {
+	for i, name := range cfg.Configs {
+		config, err := lookUp(name)
+		if err != nil {
+			return err
+		}
+		done := i * sweepSteps
+		s, err := sweep(ctx, config, report.Core, sc, cfg.Length, cfg.CPU, func(what string) {
+			if cfg.Progress != nil {
+				cfg.Progress(&trellisv1.Progress{
+					Phase: "sweeping", Done: int32(done), Total: int32(len(cfg.Configs) * sweepSteps), Detail: fmt.Sprintf("%v, %s, %s", sc, name, what),
+				})
+			}
+			done++
+		})
+		if lack := (*MissingError)(nil); errors.As(err, &lack) {
+			report.skip(name, lack)
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		report.Sweeps = append(report.Sweeps, s)
+	}
+	return nil
 }
 
 // scenarios are all combinations of what is asked for.
