@@ -21,6 +21,7 @@ enum egress_flag {
 	EGRESS_ENCAP_OFFLOAD = 1, /* the uplink must be told of the encapsulation: see encap.h */
 	EGRESS_TAP = 2,           /* copies are wanted of what leaves by the port, */
 	EGRESS_PEER_TAP = 4,      /* and of what arrives at the peer */
+	EGRESS_RATED = 8,         /* what leaves has to conform to its rate: see rate.h */
 };
 
 /* Of a link between machines, or of one that the fast path may leave by. */
@@ -31,7 +32,7 @@ struct egress {
 	__u32 ifindex;
 
 	enum mode mode;    /* MODE_DIRECT, MODE_EGRE4, MODE_EGRE6 */
-	__u32 slot;        /* of the port in counters */
+	__u32 slot;        /* of the port in counters, rates and classes */
 	__u32 device;      /* in devices: the uplink; MODE_DIRECT: the peer, its slot in counters, too */
 	__u32 uplink;      /* interface index; 0: MODE_DIRECT */
 	__u32 peer_block;  /* MODE_DIRECT: of the peer's node, a hint as in metadata */

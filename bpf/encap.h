@@ -135,6 +135,17 @@ static __always_inline __u32 segment_of(struct __sk_buff *skb)
 	return at + (offset >> 4) * 4 + skb->gso_size;
 }
 
+/* wire_length gives the bytes of the frames that an skb stands for, as the kernel's
+ * queueing disciplines count them (qdisc_pkt_len_init, net/core/dev.c). */
+static __always_inline __u64 wire_length(struct __sk_buff *skb)
+{
+	__u64 more = skb->gso_segs;
+
+	if (!skb->gso_size || more < 2)
+		return skb->len;
+	return skb->len + (more - 1) * (segment_of(skb) - skb->gso_size);
+}
+
 /*
  * transmit_egre sends an skb by an egress entry that is of the mode, and gives
  * the program's verdict.

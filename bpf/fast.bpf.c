@@ -7,6 +7,7 @@
 #include "egress.h"
 #include "fib_cache.h"
 #include "node.h"
+#include "police.h"
 #include "policy.h"
 #include "stack.h"
 
@@ -125,18 +126,18 @@ int node_in(struct xdp_md *ctx)
 	}
 
 	/* Not by the answer's family: an IPv4 packet may have an IPv6 next hop (RFC 8950). */
-	if (type_of(eth) == bpf_htons(ETH_P_IP)) {
-		why = STACK_SOURCE;
-		if (asked && !source_valid(ctx, net, &q.fib, ip, e->slot, rx == STACK_NONE))
-			goto stack;
-		if (tap)
-			copy_frame(ctx, slot, TAP_TO_NODE);
+	why = STACK_SOURCE;
+	if (asked && type_of(eth) == bpf_htons(ETH_P_IP) && !source_valid(ctx, net, &q.fib, ip, e->slot, rx == STACK_NONE))
+		goto stack;
+	why = STACK_RATE; /* last, since who conforms is charged */
+	if (e->flags & EGRESS_RATED && !conforms(ctx, e->slot, length))
+		goto stack;
+	if (tap)
+		copy_frame(ctx, slot, TAP_TO_NODE);
+	if (type_of(eth) == bpf_htons(ETH_P_IP))
 		hop_ipv4(ip);
-	} else {
-		if (tap)
-			copy_frame(ctx, slot, TAP_TO_NODE);
+	else
 		((struct ipv6hdr *)ip)->hop_limit--;
-	}
 	if (fib_caches()) {
 		if (asked && rx == STACK_NONE)
 			fib_validate(f, &in);

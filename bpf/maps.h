@@ -48,7 +48,7 @@ struct port {
 	__u32 peer; /* interface index; of EGRE, where arriving frames go; 0: here */
 	enum mode mode;
 	__u32 slot; /* of the device in counters, drops and devices */
-	__u32 peer_slot;
+	__u32 peer_slot; /* of EGRE: of the port that peer is, whose class leaves here; 0: none */
 	__u32 egress; /* the number of its entry in egresses; 0: none */
 	__u32 block;  /* of the node, in egress_index: its first place; 0: none */
 	__u32 block_size;

@@ -6,6 +6,7 @@
  */
 #include <linux/if_packet.h>
 
+#include "charge.h"
 #include "encap.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -63,11 +64,14 @@ int port_in(struct __sk_buff *skb)
 		count_to(skb, p->peer_slot);
 		return hand_over(skb, p);
 	case MODE_SHAPED:
+		charge(skb, p->slot, wire_length(skb));
 		count_to(skb, p->peer_slot);
 		skb->mark = MARK_WIRE;
 		return bpf_redirect(p->peer, 0);
 	case MODE_EGRE4:
 	case MODE_EGRE6:
+		if (p->peer_slot)
+			leave_by_path(skb, p->peer_slot);
 		e = egress_at(p->egress);
 		if (e && e->mode == MODE_EGRE4)
 			return transmit_egre(skb, e, MODE_EGRE4);

@@ -43,8 +43,9 @@ enum stack_reason {
 	STACK_LOOKUP = 24,      /* the lookup failed */
 
 	/* Of the interface that it leaves by: */
-	STACK_EGRESS = 25, /* shaped, of a LAN, or the node's own */
+	STACK_EGRESS = 25, /* of a LAN, delayed or lossy, or the node's own */
 	STACK_DOWN = 26,   /* down, or without carrier */
+	STACK_RATE = 27,   /* its rate is used up, or was and its queue has not drained: rate.h */
 	STACK_REASONS,
 };
 

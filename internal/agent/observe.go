@@ -138,7 +138,7 @@ func (a *Agent) observeDevices(name string, o *observed) error {
 		at, ok := attached[device]
 		d := reconcile.Device{
 			Owner: label[device], Bridge: l.Kind == port.KindBridge, Up: l.Up, MTU: l.MTU, Master: l.Master, Egress: l.Shape,
-			Attached: ok, Peer: names[at.Peer], PeerMAC: at.PeerMAC, Shaped: at.Mode == dataplane.Shaped,
+			Attached: ok, Peer: names[at.Peer], PeerMAC: at.PeerMAC, Shaped: at.Mode == dataplane.Shaped, Rate: at.Rate,
 			Path: pathOf(at), Receives: at.TakesXDP, Fast: at.Fast,
 		}
 		switch shapedEnd, behind := port.HelperNames(device); {

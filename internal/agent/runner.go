@@ -42,6 +42,7 @@ type runner struct {
 	// stands on a LAN's bridge.
 	tunnels map[string]*plan.Tunnel
 	owners  map[string]string // the nodes of the ports, by device
+	rates   map[string]uint64 // that the fast path has to know, by device
 
 	// keepDown are the interfaces that a node has set down and that stay so, by node.
 	keepDown map[string]map[string]bool
@@ -57,7 +58,7 @@ func newRunner(w *worker, want *plan.Plan, seen *observed) *runner {
 	r := &runner{
 		w: w, a: w.a, want: want, seen: seen, marks: reconcile.MarksOf(want), wait: w.hold(),
 		nodes: map[string]*plan.Node{}, ports: map[string]*plan.Port{}, lans: map[string]*plan.LAN{},
-		tunnels: map[string]*plan.Tunnel{}, owners: map[string]string{},
+		tunnels: map[string]*plan.Tunnel{}, owners: map[string]string{}, rates: reconcile.Rates(want),
 		held: map[string]*container.Held{}, keepDown: map[string]map[string]bool{},
 	}
 	for i := range want.Nodes {

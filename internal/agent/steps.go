@@ -373,7 +373,19 @@ func (r *runner) joinPorts(a, b string) error {
 			return err
 		}
 	}
-	return r.a.paths.Join(r.end(a), r.end(b))
+	from, to := r.end(a), r.end(b)
+	from.Rate, to.Rate = r.rateOf(b), r.rateOf(a)
+	return r.a.paths.Join(from, to)
+}
+
+// rateOf gives the rate of what a port sends, if the fast path has to know it.
+func (r *runner) rateOf(device string) dataplane.Rate {
+	p, rate := r.ports[device], r.rates[device]
+	if p == nil || rate == 0 {
+		return dataplane.Rate{}
+	}
+	burst, queue := shaper.Bounds(rate, p.MTU)
+	return dataplane.Rate{Bits: rate, Burst: burst, Queue: queue, MTU: p.MTU}
 }
 
 // end gives an attached device's end of a shortbridge.
@@ -419,9 +431,12 @@ func (r *runner) enslave(_ context.Context, steps []reconcile.Step) error {
 	return nil
 }
 
-// shape sets the qdiscs of ports.
+// shape sets the qdiscs of ports, and the rates on the fast path: before, those that
+// become lower, and after, those that become higher. So the fast path never takes a queue
+// for drained that is not.
 func (r *runner) shape(_ context.Context, steps []reconcile.Step) error {
 	shapes := make(map[string]vnet.Shape, len(steps))
+	var lower, higher []string
 	for _, s := range steps {
 		r.point(s.Op)
 		p := r.ports[s.Device]
@@ -430,11 +445,33 @@ func (r *runner) shape(_ context.Context, steps []reconcile.Step) error {
 			shaped, _ := port.HelperNames(s.Device)
 			shapes[shaped] = p.Ingress
 		}
+		if r.rates[s.Device] < r.seen.kernel.Devices[s.Device].Rate {
+			lower = append(lower, s.Device)
+		} else {
+			higher = append(higher, s.Device)
+		}
 	}
-	if err := shaper.SetAll(shapes); err != nil {
+	err := r.setRates(lower)
+	if err == nil {
+		err = shaper.SetAll(shapes)
+	}
+	if err == nil {
+		err = r.setRates(higher)
+	}
+	if err != nil {
 		return fmt.Errorf("shape the ports of %s: %w", r.want.VNet, err)
 	}
 	r.advance(len(steps))
+	return nil
+}
+
+// setRates has the fast path know the rates of what ports send.
+func (r *runner) setRates(devices []string) error {
+	for _, device := range devices {
+		if err := r.a.paths.SetRate(r.seen.index[device], r.rateOf(device)); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

@@ -170,7 +170,7 @@ func carryOut(t *testing.T, k *Kernel, p *plan.Plan, s Step) {
 			t.Fatalf("%s, but there is no device, or it has one", s)
 		}
 		// What the port did itself it does until it is joined with the helper.
-		d.Helper, d.Attached, d.Peer, d.PeerMAC, d.Shaped = true, false, "", vnet.MAC{}, false
+		d.Helper, d.Attached, d.Peer, d.PeerMAC, d.Shaped, d.Rate = true, false, "", vnet.MAC{}, false, 0
 	case RemoveHelper:
 		if !there || !d.Helper {
 			t.Fatalf("%s, but there is none", s)
@@ -178,7 +178,7 @@ func carryOut(t *testing.T, k *Kernel, p *plan.Plan, s Step) {
 		if d.Attached { // it was in the port's stead
 			d.Master, d.Path = "", tunnel.Path{}
 		}
-		d.Helper, d.Ingress, d.Peer, d.PeerMAC, d.Shaped = false, vnet.Shape{}, "", vnet.MAC{}, false
+		d.Helper, d.Ingress, d.Peer, d.PeerMAC, d.Shaped, d.Rate = false, vnet.Shape{}, "", vnet.MAC{}, false, 0
 	case Receive:
 		if !there {
 			t.Fatalf("%s, but there is no device", s)
@@ -196,7 +196,7 @@ func carryOut(t *testing.T, k *Kernel, p *plan.Plan, s Step) {
 		if !there {
 			t.Fatalf("%s, but there is no device", s)
 		}
-		d.Master, d.Peer, d.PeerMAC, d.Shaped, d.Path = "", "", vnet.MAC{}, false, tunnel.Path{}
+		d.Master, d.Peer, d.PeerMAC, d.Shaped, d.Rate, d.Path = "", "", vnet.MAC{}, false, 0, tunnel.Path{}
 	case Connect:
 		if !there || !d.Receives {
 			t.Fatalf("%s, but there is no device that receives", s)
@@ -214,6 +214,7 @@ func carryOut(t *testing.T, k *Kernel, p *plan.Plan, s Step) {
 		d.Attached, d.Peer, d.PeerMAC, d.Shaped = true, "", vnet.MAC{}, false
 		if end.LAN == "" {
 			d.Master, d.Ingress, d.PeerMAC = "", port.Ingress, helperMAC(port)
+			d.Rate = Rates(p)[s.Device]
 		}
 	case Join:
 		other, ok := k.Devices[s.Peer]
@@ -232,6 +233,7 @@ func carryOut(t *testing.T, k *Kernel, p *plan.Plan, s Step) {
 		d.Attached, d.Peer, d.PeerMAC, d.Shaped = true, s.Peer, ports[s.Peer].MAC, !ports[s.Peer].Egress.IsZero()
 		other.Attached, other.Peer, other.PeerMAC, other.Shaped = true, s.Device, ports[s.Device].MAC, !ports[s.Device].Egress.IsZero()
 		d.Master, other.Master = "", ""
+		d.Rate, other.Rate = Rates(p)[s.Device], Rates(p)[s.Peer]
 		d.Path, other.Path = tunnel.Path{}, tunnel.Path{}
 		k.Devices[s.Peer] = other
 	case Enslave:
@@ -246,12 +248,15 @@ func carryOut(t *testing.T, k *Kernel, p *plan.Plan, s Step) {
 			t.Fatalf("%s, but its helper is missing, or in the way", s)
 		}
 		d.Attached, d.Master, d.Peer, d.Shaped, d.Ingress, d.Path = true, s.Peer, "", false, port.Ingress, tunnel.Path{}
-		d.PeerMAC = helperMAC(port)
+		d.PeerMAC, d.Rate = helperMAC(port), 0
 	case Shape:
 		if !d.Helper && !port.Ingress.IsZero() {
 			t.Fatalf("%s, but it has no helper", s)
 		}
 		d.Egress, d.Ingress = port.Egress, port.Ingress
+		if d.Shaped || d.Helper {
+			d.Rate = Rates(p)[s.Device]
+		}
 	case Resize:
 		if d.MTU = 0; end != nil {
 			d.MTU = end.MTU

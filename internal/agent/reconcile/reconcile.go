@@ -97,6 +97,8 @@ type Device struct {
 	Peer    string
 	PeerMAC vnet.MAC
 	Shaped  bool
+	// Rate is that of what the port's node sends, as the fast path knows it, in bit/s.
+	Rate uint64
 	// Path is where they go instead, on a link across machines.
 	Path tunnel.Path
 	// Receives reports whether the far end of the pair takes frames from the
@@ -172,7 +174,7 @@ func Diff(want *plan.Plan, have Kernel, wait map[string]bool) []Step {
 	d := differ{
 		have: have, wait: wait, marks: MarksOf(want), steps: map[Op][]Step{},
 		wanted: map[string]bool{}, fresh: map[string]bool{}, gone: map[string]bool{},
-		crosses: len(want.Tunnels) > 0, joined: map[string]bool{},
+		crosses: len(want.Tunnels) > 0, joined: map[string]bool{}, rates: Rates(want), shaped: map[string]bool{},
 	}
 	for _, j := range want.Joints {
 		d.joined[j.A], d.joined[j.B] = true, true
@@ -203,6 +205,41 @@ type differ struct {
 	// crosses tells that the VNet goes on at other machines.
 	crosses bool
 	joined  map[string]bool // the ports of point-to-point links
+	rates   map[string]uint64
+	shaped  map[string]bool // the ports that there is a step for
+}
+
+// Rates gives the rates, in bit/s, that the fast path has to know: of what the nodes of a VNet
+// that goes on at other machines send by each port, where a qdisc sets a rate and no more.
+func Rates(p *plan.Plan) map[string]uint64 {
+	rates := map[string]uint64{}
+	if p == nil || len(p.Tunnels) == 0 {
+		return rates
+	}
+	ports := map[string]*plan.Port{}
+	for i := range p.Nodes {
+		for j := range p.Nodes[i].Ports {
+			ports[p.Nodes[i].Ports[j].Device] = &p.Nodes[i].Ports[j]
+		}
+	}
+	set := func(device string, s vnet.Shape) {
+		if s.Rate != 0 && !s.NeedsNetem() {
+			rates[device] = s.Rate
+		}
+	}
+	for _, j := range p.Joints {
+		for _, way := range [][2]string{{j.A, j.B}, {j.B, j.A}} {
+			if to := ports[way[1]]; to != nil {
+				set(way[0], to.Egress)
+			}
+		}
+	}
+	for i := range p.Tunnels {
+		if from := ports[p.Tunnels[i].Device]; from != nil && p.Tunnels[i].LAN == "" {
+			set(from.Device, from.Ingress)
+		}
+	}
+	return rates
 }
 
 func (d *differ) add(s Step) { d.steps[s.Op] = append(d.steps[s.Op], s) }
@@ -344,6 +381,7 @@ func (d *differ) port(n *plan.Node, p *plan.Port) {
 		d.add(Step{Op: FastPath, Node: n.Name, Device: p.Device, Name: name, Detail: onOff(fast), On: fast})
 	}
 	if have.Egress != p.Egress || have.Ingress != p.Ingress {
+		d.shaped[p.Device] = true
 		d.add(Step{Op: Shape, Node: n.Name, Device: p.Device, Name: name, Detail: shapeText(p.Egress, p.Ingress)})
 	}
 	if have.MTU != p.MTU && !d.fresh["port "+p.Device] {
@@ -360,10 +398,25 @@ func (d *differ) port(n *plan.Node, p *plan.Port) {
 
 // receives reports whether frames may come to the port from the underlay, or
 // from a neighbour's fast path. On a machine that holds a VNet whole they never
-// do, and what comes by way of a qdisc or a bridge is not such a frame; the
+// do, and what comes by way of netem or a bridge is not such a frame; the
 // program at the far end would only be in the way.
 func (d *differ) receives(p *plan.Port) bool {
-	return d.crosses && d.joined[p.Device] && p.Egress.IsZero()
+	return d.crosses && d.joined[p.Device] && !p.Egress.NeedsNetem()
+}
+
+// rate has the fast path know the rate of what a port's node sends, where all else about
+// the port's other end is as it should be.
+func (d *differ) rate(device, label string) {
+	want := d.rates[device]
+	if d.have.Devices[device].Rate == want || d.shaped[device] {
+		return
+	}
+	detail := "what it sends is not rated any more"
+	if want != 0 {
+		detail = "what it sends has the rate " + vnet.FormatRate(want)
+	}
+	d.shaped[device] = true
+	d.add(Step{Op: Shape, Device: device, Name: label, Detail: detail})
 }
 
 // fast reports whether what comes to the port is forwarded on its node's behalf.
@@ -413,6 +466,7 @@ func (d *differ) connect(t *plan.Tunnel, p *plan.Port, label string) {
 	want := PathOf(t, d.have, have.Path)
 	if !d.fresh["port "+t.Device] && have.Attached && have.Peer == "" && have.Path == want &&
 		(t.LAN != "" || have.Master == "" && helped(have, p)) {
+		d.rate(t.Device, label)
 		return
 	}
 	detail := "to " + t.Peer
@@ -463,6 +517,8 @@ func (d *differ) joint(j plan.Joint, ports map[string]*plan.Port, label map[stri
 			have.Path == (tunnel.Path{}) && !have.Helper
 	}
 	if right(j.A, j.B) && right(j.B, j.A) {
+		d.rate(j.A, label[j.A])
+		d.rate(j.B, label[j.B])
 		return
 	}
 	for _, ends := range [][2]string{{j.A, j.B}, {j.B, j.A}} {

@@ -229,7 +229,8 @@ func converged(p *plan.Plan, wait map[string]bool, have Kernel) Kernel {
 		for _, way := range [][2]string{{j.A, j.B}, {j.B, j.A}} {
 			if d, ok := k.Devices[way[0]]; ok {
 				d.Attached, d.Peer, d.PeerMAC, d.Shaped = true, way[1], ports[way[1]].MAC, !ports[way[1]].Egress.IsZero()
-				d.Receives = len(p.Tunnels) > 0 && ports[way[0]].Egress.IsZero()
+				d.Receives = len(p.Tunnels) > 0 && !ports[way[0]].Egress.NeedsNetem()
+				d.Rate = Rates(p)[way[0]]
 				k.Devices[way[0]] = d
 			}
 		}
@@ -244,8 +245,8 @@ func converged(p *plan.Plan, wait map[string]bool, have Kernel) Kernel {
 			continue // its node waits
 		}
 		d.Attached, d.Receives = true, true
-		if p := ports[t.Device]; t.LAN == "" && !p.Ingress.IsZero() {
-			d.PeerMAC = p.MAC
+		if port := ports[t.Device]; t.LAN == "" && !port.Ingress.IsZero() {
+			d.PeerMAC, d.Rate = port.MAC, Rates(p)[t.Device]
 		}
 		d.Path = PathOf(t, k, have.Devices[t.Device].Path)
 		k.Devices[t.Device] = d
@@ -309,6 +310,8 @@ func disturb(t *testing.T, d *datadriven.TestData, k *Kernel, words []string) {
 		})
 	case "made": // the pair has been made, and no more
 		device(words[1], func(v *Device) { v.Helper, v.Attached = true, false })
+	case "unrate": // the fast path does not know the rate of what the node sends
+		device(words[1], func(v *Device) { v.Rate = 0 })
 	case "mix": // two of a LAN's tunnels exchange frames
 		device(words[1], func(v *Device) { v.Isolated = false })
 	case "uncover": // the far end has lost its program

@@ -40,6 +40,7 @@ type Attachment struct {
 	Peer         int      // interface index of the joint's other end; of a path, the port that arriving frames go to, if another; 0: none
 	PeerMAC      vnet.MAC // of the node's interface at the joint's other end, if it is known
 	Mode         Mode
+	Rate         uint64       // bit/s that what the port sends conforms to, on the fast path and the qdisc's; 0: it has no fast path
 	Path         *tunnel.Path // of modes EGRE4 and EGRE6
 	TakesXDP     bool         // the far end of the pair takes XDP frames
 	Fast         bool         // and forwards them on its node's behalf

@@ -74,7 +74,8 @@ func (d *Dataplane) connect(from, to int, path tunnel.Path) error {
 	if p.Egress, err = d.newEgress(e); err != nil {
 		return err
 	}
-	p.Mode, p.Peer, p.PeerSlot, p.PeerMac = e.Mode, uint32(to), 0, 0
+	before := p.Peer // the port whose frames left by the old path
+	p.Mode, p.Peer, p.PeerSlot, p.PeerMac = e.Mode, uint32(to), d.slotOf(uint32(to)), 0
 	d.keys[path.Key], d.pathOf[target] = uint32(from), uint32(from)
 	if err := d.setTunnel(p, path); err != nil {
 		return err
@@ -84,6 +85,11 @@ func (d *Dataplane) connect(from, to int, path tunnel.Path) error {
 	}
 	if err := d.publishEgress(p); err != nil {
 		return err
+	}
+	for _, other := range []uint32{before, p.Peer} {
+		if err := d.syncEgress(other); err != nil {
+			return err
+		}
 	}
 	if old != 0 {
 		if err := d.freeEgress(old); err != nil {
@@ -171,6 +177,12 @@ func (d *Dataplane) forgetKey(from uint32, p portProgsPort, key uint32) {
 	delete(d.pathOf, from)
 }
 
+// slotOf gives that of a port; 0: there is no such port.
+func (d *Dataplane) slotOf(index uint32) uint32 {
+	p, _ := d.ports.get(index)
+	return p.Slot
+}
+
 // removeTunnel keeps the frames of a port's path out.
 func (d *Dataplane) removeTunnel(from uint32, p portProgsPort) error {
 	key, ok := d.keyOf(p)
@@ -178,7 +190,7 @@ func (d *Dataplane) removeTunnel(from uint32, p portProgsPort) error {
 		return nil
 	}
 	d.forgetKey(from, p, key)
-	return d.tunnels.remove(wireKey(key))
+	return errors.Join(d.syncEgress(p.Peer), d.tunnels.remove(wireKey(key)))
 }
 
 // adoptPaths brings everything that hangs on the ports' entries in line with
@@ -217,11 +229,7 @@ func (d *Dataplane) adoptPaths() error {
 		}
 	}
 	keys := map[uint32]bool{}
-	for index := range d.ports.rows {
-		if err := d.syncEgress(index); err != nil {
-			return err
-		}
-		p, _ := d.ports.get(index)
+	for index, p := range d.ports.rows {
 		key, ok := d.keyOf(p)
 		if !ok {
 			continue
@@ -232,7 +240,14 @@ func (d *Dataplane) adoptPaths() error {
 		}
 		d.keys[key], d.pathOf[to] = index, index
 		keys[wireKey(key)] = true
-		if err := d.syncTunnel(index); err != nil {
+		if p.PeerSlot = d.slotOf(p.Peer); p.PeerSlot != 0 { // builds before rates on the fast path left it out
+			if err := d.ports.put(index, p); err != nil {
+				return err
+			}
+		}
+	}
+	for index := range d.ports.rows {
+		if err := errors.Join(d.syncEgress(index), d.syncTunnel(index)); err != nil {
 			return err
 		}
 	}

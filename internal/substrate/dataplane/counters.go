@@ -186,6 +186,12 @@ func (d *Dataplane) fillSlot(slot, index uint32) error {
 	if err := d.maps["stack_exits"].Put(slot, fastProgsStackCounts{}); err != nil {
 		return fmt.Errorf("clear the counters of what left the fast path in slot %d: %w", slot, err)
 	}
+	if err := d.rates.put(slot, portProgsRate{}); err != nil {
+		return fmt.Errorf("clear the rate in slot %d: %w", slot, err)
+	}
+	if err := d.maps["classes"].Put(slot, portProgsClass{}); err != nil {
+		return fmt.Errorf("clear the class in slot %d: %w", slot, err)
+	}
 	if err := d.maps["devices"].Put(slot, index); err != nil {
 		return fmt.Errorf("enter device %d: %w", index, err)
 	}

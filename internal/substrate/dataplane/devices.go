@@ -82,6 +82,7 @@ func (d *Dataplane) attachment(vnet, name string, dev devicePins) Attachment {
 	if !ok {
 		return a
 	}
+	a.Rate = d.rateOf(e)
 	a.Peer, a.PeerMAC, a.Mode = int(e.Peer), macOf(e.PeerMac), Mode(e.Mode)
 	if egress, ok := d.egresses.get(e.Egress); ok && a.Mode.crosses() {
 		path := egress.path()

@@ -34,6 +34,11 @@ func (d *Dataplane) syncEgress(index uint32) error {
 	if !ok {
 		return nil
 	}
+	if Mode(p.Mode) == Shaped {
+		if err := d.syncRate(p); err != nil {
+			return err
+		}
+	}
 	have, _ := d.egresses.get(p.Egress)
 	want := d.wantedEgress(p, have)
 	old := p.Egress
@@ -53,7 +58,12 @@ func (d *Dataplane) syncEgress(index uint32) error {
 		return err
 	}
 	if old != 0 && old != p.Egress {
-		return d.freeEgress(old)
+		if err := d.freeEgress(old); err != nil {
+			return err
+		}
+	}
+	if Mode(p.Mode).crosses() && p.Peer != 0 { // whose frames leave by the path, too
+		return d.syncEgress(p.Peer)
 	}
 	return nil
 }
@@ -75,22 +85,61 @@ func (d *Dataplane) wantedEgress(p portProgsPort, have portProgsEgress) (e portP
 		}
 		e.setFast(p, u)
 	case Direct:
-		peer, ok := d.ports.get(p.Peer)
-		// A veth takes no XDP frames whose other end has no program.
-		if !ok || peer.Ifindex == 0 || p.Netns == 0 {
+		if e = d.directEgress(p); e == (portProgsEgress{}) {
 			return e
 		}
-		// How long a frame may be, the kernel looks itself: both have the link's MTU.
-		e = portProgsEgress{Mode: p.Mode, Slot: p.Slot, Device: peer.Slot, PeerBlock: blockHint(peer), Longest: anyLength}
-		if d.taps[peer.Slot] != nil {
-			e.Flags |= portProgsEgressFlagEGRESS_PEER_TAP
+	case Shaped:
+		if e = d.ratedEgress(p); e == (portProgsEgress{}) {
+			return e
 		}
-		e.setFast(p, uplinkProgsUplink{})
 	default:
 		return e
 	}
 	if d.taps[p.Slot] != nil {
 		e.Flags |= portProgsEgressFlagEGRESS_TAP
+	}
+	return e
+}
+
+// directEgress gives the entry by which the fast path leaves a port for the neighbour's node; the
+// zero value: it cannot.
+func (d *Dataplane) directEgress(p portProgsPort) (e portProgsEgress) {
+	peer, ok := d.ports.get(p.Peer)
+	// A veth takes no XDP frames whose other end has no program.
+	if !ok || peer.Ifindex == 0 || p.Netns == 0 {
+		return e
+	}
+	// How long a frame may be, the kernel looks itself: both have the link's MTU.
+	e = portProgsEgress{Mode: portProgsMode(Direct), Slot: p.Slot, Device: peer.Slot, PeerBlock: blockHint(peer), Longest: anyLength}
+	if d.taps[peer.Slot] != nil {
+		e.Flags |= portProgsEgressFlagEGRESS_PEER_TAP
+	}
+	e.setFast(p, uplinkProgsUplink{})
+	return e
+}
+
+// ratedEgress gives the entry by which what conforms to its rate leaves a port whose frames else
+// pass a qdisc: for the neighbour's node, or by the path that begins behind the qdisc.
+func (d *Dataplane) ratedEgress(p portProgsPort) (e portProgsEgress) {
+	if d.classOf(p).Cost == 0 || p.Netns == 0 {
+		return e
+	}
+	from := d.pathOf[p.Index]
+	if from == 0 {
+		if e = d.directEgress(p); e != (portProgsEgress{}) {
+			e.Flags |= portProgsEgressFlagEGRESS_RATED
+		}
+		return e
+	}
+	behind, _ := d.ports.get(from)
+	e, ok := d.egresses.get(behind.Egress)
+	u, attached := d.uplinks.get(e.Uplink)
+	if !ok || !attached {
+		return portProgsEgress{}
+	}
+	e.Slot, e.Flags = p.Slot, portProgsEgressFlagEGRESS_RATED
+	if e.setFast(p, u); e.Netns == 0 {
+		return portProgsEgress{}
 	}
 	return e
 }
@@ -112,7 +161,7 @@ func (d *Dataplane) syncSenders(port uint32) error {
 	if !ok {
 		return nil
 	}
-	if Mode(p.Mode) == Direct {
+	if m := Mode(p.Mode); m == Direct || m == Shaped {
 		if err := d.syncEgress(p.Peer); err != nil {
 			return err
 		}

@@ -57,7 +57,8 @@ const (
 	fastProgsStackReasonSTACK_LOOKUP      fastProgsStackReason = 24
 	fastProgsStackReasonSTACK_EGRESS      fastProgsStackReason = 25
 	fastProgsStackReasonSTACK_DOWN        fastProgsStackReason = 26
-	fastProgsStackReasonSTACK_REASONS     fastProgsStackReason = 27
+	fastProgsStackReasonSTACK_RATE        fastProgsStackReason = 27
+	fastProgsStackReasonSTACK_REASONS     fastProgsStackReason = 28
 )
 
 type fastProgsTapDirection uint32
@@ -71,6 +72,7 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	fastProgsMapClasses        = "classes"
 	fastProgsMapCopies         = "copies"
 	fastProgsMapCounters       = "counters"
 	fastProgsMapDevices        = "devices"
@@ -83,6 +85,7 @@ const (
 	fastProgsMapPolicyCache    = "policy_cache"
 	fastProgsMapPortIndex      = "port_index"
 	fastProgsMapPorts          = "ports"
+	fastProgsMapRates          = "rates"
 	fastProgsMapStackExits     = "stack_exits"
 	fastProgsMapTaps           = "taps"
 	fastProgsProgNodeIn        = "node_in"
@@ -139,6 +142,7 @@ type fastProgsProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type fastProgsMapSpecs struct {
+	Classes        *ebpf.MapSpec `ebpf:"classes"`
 	Copies         *ebpf.MapSpec `ebpf:"copies"`
 	Counters       *ebpf.MapSpec `ebpf:"counters"`
 	Devices        *ebpf.MapSpec `ebpf:"devices"`
@@ -151,6 +155,7 @@ type fastProgsMapSpecs struct {
 	PolicyCache    *ebpf.MapSpec `ebpf:"policy_cache"`
 	PortIndex      *ebpf.MapSpec `ebpf:"port_index"`
 	Ports          *ebpf.MapSpec `ebpf:"ports"`
+	Rates          *ebpf.MapSpec `ebpf:"rates"`
 	StackExits     *ebpf.MapSpec `ebpf:"stack_exits"`
 	Taps           *ebpf.MapSpec `ebpf:"taps"`
 }
@@ -181,6 +186,7 @@ func (o *fastProgsObjects) Close() error {
 //
 // It can be passed to loadFastProgsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type fastProgsMaps struct {
+	Classes        *ebpf.Map `ebpf:"classes"`
 	Copies         *ebpf.Map `ebpf:"copies"`
 	Counters       *ebpf.Map `ebpf:"counters"`
 	Devices        *ebpf.Map `ebpf:"devices"`
@@ -193,12 +199,14 @@ type fastProgsMaps struct {
 	PolicyCache    *ebpf.Map `ebpf:"policy_cache"`
 	PortIndex      *ebpf.Map `ebpf:"port_index"`
 	Ports          *ebpf.Map `ebpf:"ports"`
+	Rates          *ebpf.Map `ebpf:"rates"`
 	StackExits     *ebpf.Map `ebpf:"stack_exits"`
 	Taps           *ebpf.Map `ebpf:"taps"`
 }
 
 func (m *fastProgsMaps) Close() error {
 	return _FastProgsClose(
+		m.Classes,
 		m.Copies,
 		m.Counters,
 		m.Devices,
@@ -211,6 +219,7 @@ func (m *fastProgsMaps) Close() error {
 		m.PolicyCache,
 		m.PortIndex,
 		m.Ports,
+		m.Rates,
 		m.StackExits,
 		m.Taps,
 	)

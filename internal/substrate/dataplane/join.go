@@ -49,6 +49,9 @@ type End struct {
 	// the shaped end of a helper pair, qdisc or not: its other end is in the
 	// same namespace, where the kernel refuses the direct way.
 	Shaped bool
+	// Rate is what the qdisc holds what goes to this end to, and all that it does to it; the
+	// zero value: it does more, or what it does is not known. It takes effect if Shaped.
+	Rate Rate
 	// MAC is the address of the node's interface behind this end. Frames for others
 	// and for groups then go through the veth pair, where the kernel tells them
 	// apart; without it, all pass for the node's own.
@@ -92,9 +95,20 @@ func (d *Dataplane) join(a, b End) error {
 	return errors.Join(
 		d.ports.put(uint32(a.Index), toward(b, entries[0], entries[1].Slot)),
 		d.ports.put(uint32(b.Index), toward(a, entries[1], entries[0].Slot)),
+		d.rateToward(b, uint32(a.Index)),
+		d.rateToward(a, uint32(b.Index)),
 		d.syncEgress(uint32(a.Index)),
 		d.syncEgress(uint32(b.Index)),
 	)
+}
+
+// rateToward sets the rate of what a port sends to an end.
+func (d *Dataplane) rateToward(to End, from uint32) error {
+	p, _ := d.ports.get(from)
+	if !to.Shaped {
+		to.Rate = Rate{}
+	}
+	return d.setRate(p, to.Rate)
 }
 
 // toward is the entry of a port whose frames go to an end.

@@ -35,6 +35,7 @@ type Dataplane struct {
 	overflow *table[portProgsEgressKey, uint32]  // numbers of egress entries
 	tunnels  *indexed[uint32, uplinkProgsTunnel] // by key, as it stands in a frame
 	uplinks  *table[uint32, uplinkProgsUplink]   // by interface index
+	rates    *table[uint32, portProgsRate]       // by the slots of ports
 	slots    allocator                           // of devices
 	numbers  allocator                           // of egress entries
 	index    *egressIndex
@@ -259,6 +260,9 @@ func (d *Dataplane) openTables() (err error) {
 		return err
 	}
 	if d.overflow, err = openTable[portProgsEgressKey, uint32](d.maps["egress_overflow"], "egress_overflow"); err != nil {
+		return err
+	}
+	if d.rates, err = openTable[uint32, portProgsRate](d.maps["rates"], "rates"); err != nil {
 		return err
 	}
 	d.tunnels, err = openIndexed(d.maps, "tunnel_index", "tunnels", func(key uint32, t uplinkProgsTunnel) uplinkProgsTunnel {

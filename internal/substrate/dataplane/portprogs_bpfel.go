@@ -13,6 +13,14 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type portProgsClass struct {
+	_        structs.HostLayout
+	Clock    uint64
+	Awaited  uint64
+	Patience uint64
+	Shaped   uint64
+}
+
 type portProgsDropReason uint32
 
 const (
@@ -67,6 +75,7 @@ const (
 	portProgsEgressFlagEGRESS_ENCAP_OFFLOAD portProgsEgressFlag = 1
 	portProgsEgressFlagEGRESS_TAP           portProgsEgressFlag = 2
 	portProgsEgressFlagEGRESS_PEER_TAP      portProgsEgressFlag = 4
+	portProgsEgressFlagEGRESS_RATED         portProgsEgressFlag = 8
 )
 
 type portProgsEgressKey struct {
@@ -103,6 +112,23 @@ type portProgsPort struct {
 	Pad       uint32
 }
 
+type portProgsRate struct {
+	_         structs.HostLayout
+	Bits      uint64
+	Cost      uint64
+	Tolerance uint64
+	Depth     uint64
+	Hold      uint64
+	Flags     portProgsRateFlag
+	Pad       uint32
+}
+
+type portProgsRateFlag uint32
+
+const (
+	portProgsRateFlagRATE_PATH portProgsRateFlag = 1
+)
+
 type portProgsTraffic struct {
 	_               structs.HostLayout
 	FromPackets     uint64
@@ -119,6 +145,7 @@ type portProgsTraffic struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	portProgsMapClasses        = "classes"
 	portProgsMapCopies         = "copies"
 	portProgsMapCounters       = "counters"
 	portProgsMapDevices        = "devices"
@@ -128,6 +155,7 @@ const (
 	portProgsMapEgresses       = "egresses"
 	portProgsMapPortIndex      = "port_index"
 	portProgsMapPorts          = "ports"
+	portProgsMapRates          = "rates"
 	portProgsMapTaps           = "taps"
 	portProgsProgPortIn        = "port_in"
 	portProgsProgPortOut       = "port_out"
@@ -183,6 +211,7 @@ type portProgsProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type portProgsMapSpecs struct {
+	Classes        *ebpf.MapSpec `ebpf:"classes"`
 	Copies         *ebpf.MapSpec `ebpf:"copies"`
 	Counters       *ebpf.MapSpec `ebpf:"counters"`
 	Devices        *ebpf.MapSpec `ebpf:"devices"`
@@ -192,6 +221,7 @@ type portProgsMapSpecs struct {
 	Egresses       *ebpf.MapSpec `ebpf:"egresses"`
 	PortIndex      *ebpf.MapSpec `ebpf:"port_index"`
 	Ports          *ebpf.MapSpec `ebpf:"ports"`
+	Rates          *ebpf.MapSpec `ebpf:"rates"`
 	Taps           *ebpf.MapSpec `ebpf:"taps"`
 }
 
@@ -221,6 +251,7 @@ func (o *portProgsObjects) Close() error {
 //
 // It can be passed to loadPortProgsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type portProgsMaps struct {
+	Classes        *ebpf.Map `ebpf:"classes"`
 	Copies         *ebpf.Map `ebpf:"copies"`
 	Counters       *ebpf.Map `ebpf:"counters"`
 	Devices        *ebpf.Map `ebpf:"devices"`
@@ -230,11 +261,13 @@ type portProgsMaps struct {
 	Egresses       *ebpf.Map `ebpf:"egresses"`
 	PortIndex      *ebpf.Map `ebpf:"port_index"`
 	Ports          *ebpf.Map `ebpf:"ports"`
+	Rates          *ebpf.Map `ebpf:"rates"`
 	Taps           *ebpf.Map `ebpf:"taps"`
 }
 
 func (m *portProgsMaps) Close() error {
 	return _PortProgsClose(
+		m.Classes,
 		m.Copies,
 		m.Counters,
 		m.Devices,
@@ -244,6 +277,7 @@ func (m *portProgsMaps) Close() error {
 		m.Egresses,
 		m.PortIndex,
 		m.Ports,
+		m.Rates,
 		m.Taps,
 	)
 }

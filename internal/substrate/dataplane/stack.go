@@ -43,8 +43,9 @@ const (
 	StackLookup      StackReason = "lookup"      // failed
 
 	// Of the interface that it leaves by:
-	StackEgress StackReason = "egress" // shaped, of a LAN, or the node's own
+	StackEgress StackReason = "egress" // of a LAN, delayed or lossy, or the node's own
 	StackDown   StackReason = "down"   // or without carrier
+	StackRate   StackReason = "rate"   // its rate is used up, or its queue has not drained yet
 )
 
 // stackReasons names the reasons in the order of their numbers; 0 is none.
@@ -79,6 +80,7 @@ var stackReasons = [fastProgsStackReasonSTACK_REASONS]StackReason{
 
 	fastProgsStackReasonSTACK_EGRESS: StackEgress,
 	fastProgsStackReasonSTACK_DOWN:   StackDown,
+	fastProgsStackReasonSTACK_RATE:   StackRate,
 }
 
 // exitsToStack reads what left the fast path, by the slot of a device.

@@ -130,11 +130,19 @@ func during(rate uint64, t time.Duration) uint64 {
 	return uint64(float64(rate) * t.Seconds())
 }
 
+// Bounds gives the bytes that a device of an MTU sends at once, and those that it holds,
+// where it has a rate alone, in bit/s.
+func Bounds(rate uint64, mtu int) (burst, queue uint64) {
+	rate /= 8
+	longest := uint64(max(mtu, 0) + overMTU)
+	burst = min(max(during(rate, burstTime), minBurst, longest), math.MaxInt32)
+	queue = min(max(during(rate, queueTime), minQueue, 2*longest), math.MaxInt32)
+	return burst, queue
+}
+
 func tbf(b *rtnl.Batch, mtu int, s vnet.Shape) {
 	rate := s.Rate / 8
-	longest := uint64(max(mtu, 0) + overMTU)
-	burst := min(max(during(rate, burstTime), minBurst, longest), math.MaxInt32)
-	limit := min(max(during(rate, queueTime), minQueue, 2*longest), math.MaxInt32)
+	burst, limit := Bounds(s.Rate, mtu)
 	q := tbfQopt{Rate: rateSpec{LinkLayer: linkLayerEthernet, Rate: clamp32(rate)}, Limit: uint32(limit)}
 	b.Nest(unix.TCA_OPTIONS, func() {
 		b.Bytes(tcaTBFParms, rtnl.Header(&q))
