@@ -18,8 +18,9 @@ const (
 	Shortbridge = "shortbridge"         // Trellis's port programs on both sides, no tunnel
 	EGREStack   = "egre-stack"          // Trellis's tunnels on both sides, the router's own stack between
 	EGREFast    = "egre-fast"           // Trellis's tunnels and its fast path
-	EGREFast100 = "egre-fast-100k"      // the same with 100,000 routes in the router's FIB
-	EGREFlows   = "egre-fast-flows"     // the same with packets of 1,024 flows in turns
+	EGRERated   = "egre-fast-rated"     // the same with a rate set on both links, and less traffic than that
+	EGREFast100 = "egre-fast-100k"      // egre-fast with 100,000 routes in the router's FIB
+	EGREFlows   = "egre-fast-flows"     // egre-fast with packets of 1,024 flows in turns
 	GREInside   = "tunnel-inside"       // GRE tunnels that end in the router's namespace, by the kernel's gretap
 	VXLANInside = "vxlan-inside"        // VXLAN tunnels that end in the router's namespace
 	Macvlan     = "macvlan"             // a macvlan over each card, in the router's namespace
@@ -44,7 +45,7 @@ const MaxRouters = 60
 
 // names are the configurations in the order of documents; rows of routers
 // besides.
-var names = []string{Native, XDPNative, Macvlan, VethBridge, VethMirred, VXLANInside, GREInside, VXLANMirred, VXLANBridge, UserPacket, UserXDP, Shortbridge, EGREStack, EGREFast, EGREFast100, EGREFlows, EGREFlows32}
+var names = []string{Native, XDPNative, Macvlan, VethBridge, VethMirred, VXLANInside, GREInside, VXLANMirred, VXLANBridge, UserPacket, UserXDP, Shortbridge, EGREStack, EGREFast, EGRERated, EGREFast100, EGREFlows, EGREFlows32}
 
 // manyFlows is how many flows there are where a configuration's name ends in
 // -flows; each has a source address of its own.
@@ -151,6 +152,8 @@ func lookUp(name string) (*configuration, error) {
 		return &configuration{name: name, routers: 1, wrap: egreFrame, generator: generatorEGRE, flows: manyFlows, join: egre(true)}, nil
 	case EGREFlows32:
 		return &configuration{name: name, routers: 1, wrap: egreFrame, generator: generatorEGRE, flows: MaxFlows, join: egre(true)}, nil
+	case EGRERated:
+		return &configuration{name: name, routers: 1, wrap: egreFrame, generator: generatorEGRE, join: egreLinks(true, true)}, nil
 	case EGREFast:
 		return &configuration{name: name, routers: 1, wrap: egreFrame, generator: generatorEGRE, join: egre(true)}, nil
 	}

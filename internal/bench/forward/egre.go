@@ -30,7 +30,10 @@ func (r *rig) openPlane() (*dataplane.Dataplane, error) {
 // egre joins the cards with the first and the last router by Trellis's EGRE
 // tunnels, and the routers with each other; with fast, Trellis forwards on the
 // routers' behalf, else their own stacks do.
-func egre(fast bool) func(*rig) error {
+func egre(fast bool) func(*rig) error { return egreLinks(fast, false) }
+
+// egreLinks is egre; with rates, what the routers send into the tunnels has one.
+func egreLinks(fast, rates bool) func(*rig) error {
 	return func(r *rig) error {
 		d, err := r.openPlane()
 		if err != nil {
@@ -49,6 +52,7 @@ func egre(fast bool) func(*rig) error {
 			}
 		}
 		ports := make([]int, 0, 2*len(r.routers)) // in, out, in, out, …
+		devices := map[int]string{}               // of the ports
 		for i := range r.routers {
 			for _, p := range [][2]string{{inPort(i), routerIn}, {outPort(i), routerOut}} {
 				index, err := r.attachPort(d, i, p[0], p[1])
@@ -60,7 +64,7 @@ func egre(fast bool) func(*rig) error {
 						return err
 					}
 				}
-				ports = append(ports, index)
+				ports, devices[index] = append(ports, index), p[0]
 			}
 		}
 		for i := 1; i+1 < len(ports) && r.config.sides == 0; i += 2 {
@@ -76,6 +80,17 @@ func egre(fast bool) func(*rig) error {
 			Endpoints: tunnel.Endpoints{Local: tunnelOut, Remote: tunnelTo}, Key: outTunnelID, MTU: routerMTU,
 			Route: tunnel.Route{Uplink: cards[outCard], Source: outMAC, NextHop: sinkMAC, MTU: cardMTU},
 		}
+		connect := func(port int, path tunnel.Path) error {
+			from, to := port, 0
+			if rates {
+				var err error
+				if from, err = r.rate(d, devices[port], port); err != nil {
+					return err
+				}
+				to = port
+			}
+			return d.Connect(from, to, path)
+		}
 		// Routers in a row have a tunnel at each end of it, those side by side two each.
 		ends := [][2]int{{ports[0], ports[len(ports)-1]}}
 		for i := 1; i < r.config.sides; i++ {
@@ -83,7 +98,7 @@ func egre(fast bool) func(*rig) error {
 			ends = append(ends, [2]int{ports[2*i], ports[2*i+1]})
 		}
 		for _, e := range ends {
-			if err := errors.Join(d.Connect(e[0], 0, in), d.Connect(e[1], 0, out)); err != nil {
+			if err := errors.Join(connect(e[0], in), connect(e[1], out)); err != nil {
 				return err
 			}
 			in.Key++
