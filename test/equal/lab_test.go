@@ -26,6 +26,7 @@ import (
 	"trellis/internal/substrate/nstest"
 	"trellis/internal/substrate/port"
 	"trellis/internal/substrate/rcu"
+	"trellis/internal/substrate/shaper"
 	"trellis/internal/tunnel"
 	"trellis/internal/vnet"
 )
@@ -357,7 +358,14 @@ func (l *lab) newRouter(network string, fast bool) (r *router, err error) {
 		case "egre4":
 			l.keys++
 			p.Key = l.keys
-			if err := l.plane.Connect(r.ports[i], 0, p); err != nil {
+			from, to := r.ports[i], 0
+			if l.made%2 == 0 { // every other world's links have a rate
+				if from, err = l.rate(network, r.ports[i], specs[i]); err != nil {
+					return r, err
+				}
+				to = r.ports[i]
+			}
+			if err := l.plane.Connect(from, to, p); err != nil {
 				return r, err
 			}
 		}
@@ -385,6 +393,36 @@ func (l *lab) newRouter(network string, fast bool) (r *router, err error) {
 	}
 	r.tenant, err = r.tap("ten1")
 	return r, err
+}
+
+// rate gives what a router sends by a port a rate that it stays below, by a qdisc on the way to
+// where the path is to begin: that is the device whose index it gives.
+func (l *lab) rate(network string, from int, s port.Spec) (behind int, err error) {
+	const rate = 10_000_000_000
+	if err := port.CreateHelpers([]port.Helper{{Device: s.Device, Alias: s.Alias, Group: s.Group, MTU: s.MTU}}); err != nil {
+		return 0, err
+	}
+	shaped, member := port.HelperNames(s.Device)
+	var ends []int
+	for _, name := range []string{shaped, member} {
+		i, err := net.InterfaceByName(name)
+		if err != nil {
+			return 0, err
+		}
+		if err := l.plane.Attach(network, name, i.Index, dataplane.Port); err != nil {
+			return 0, err
+		}
+		ends = append(ends, i.Index)
+	}
+	if err := shaper.Set(shaped, vnet.Shape{Rate: rate}); err != nil {
+		return 0, err
+	}
+	burst, queue := shaper.Bounds(rate, s.MTU)
+	to := dataplane.End{Index: ends[0], Shaped: true, Rate: dataplane.Rate{Bits: rate, Burst: burst, Queue: queue, MTU: s.MTU}}
+	if err := l.plane.Join(dataplane.End{Index: from}, to); err != nil {
+		return 0, err
+	}
+	return ends[1], port.SetUp(map[string]bool{shaped: true, member: true})
 }
 
 // newPair makes the two routers and puts them into the world.
@@ -448,7 +486,10 @@ func (p *pair) close() {
 				t.close()
 			}
 		}
-		devices = append(devices, r.devices...)
+		for _, device := range r.devices {
+			shaped, _ := port.HelperNames(device)
+			devices = append(devices, device, shaped) // with its other end, where there is one
+		}
 	}
 	if err := errors.Join(port.Delete(devices...), p.plane.Remove(p.name)); err != nil {
 		p.t.Error(err)
