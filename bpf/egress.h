@@ -151,6 +151,7 @@ static __always_inline int transmit(struct xdp_md *ctx, const struct egress *e, 
 			return drop_xdp(e->slot, DROP_UNEDITABLE);
 		m->block = e->peer_block;
 		m->port = e->device | (e->flags & EGRESS_PEER_TAP) * (METADATA_TAP / EGRESS_PEER_TAP);
+		m->ticket = NO_TICKET;
 		break;
 	case MODE_EGRE4:
 		if (encap_xdp(ctx, e, length, MODE_EGRE4))

@@ -4,6 +4,7 @@
  * own FIB. It may be faster than the node's stack, never different from it, so
  * whatever it is unsure of goes there.
  */
+#include "cut_through.h"
 #include "egress.h"
 #include "fib_cache.h"
 #include "node.h"
@@ -12,18 +13,6 @@
 #include "stack.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
-
-/* readdress writes the addresses that the FIB has found. */
-static __always_inline void readdress(struct ethhdr *eth, const void *smac, const void *dmac)
-{
-	word16 *to = (word16 *)eth;
-
-#pragma unroll
-	for (int i = 0; i < ETH_ALEN / 2; i++) {
-		to[i] = ((const word16 *)dmac)[i];
-		to[i + ETH_ALEN / 2] = ((const word16 *)smac)[i];
-	}
-}
 
 SEC("xdp.frags")
 int node_in(struct xdp_md *ctx)
@@ -39,7 +28,7 @@ int node_in(struct xdp_md *ctx)
 	struct ethhdr *eth;
 	struct cursor c;
 	struct net *net;
-	__u32 block, slot, tap, ifindex;
+	__u32 block, slot, tap, ticket, ifindex;
 	__u64 netns;
 	int asked, why;
 	int rx = STACK_NONE;
@@ -50,6 +39,7 @@ int node_in(struct xdp_md *ctx)
 	block = meta->block;
 	tap = meta->port & METADATA_TAP;
 	slot = meta->port & ~METADATA_TAP;
+	ticket = meta->ticket;
 	dev = device_of(ctx);
 	net = dev->nd_net.net;
 	netns = net->net_cookie;
@@ -59,26 +49,15 @@ int node_in(struct xdp_md *ctx)
 	if (!eth || !is_to(eth, dev))
 		goto stack;
 	ip = c.at;
+	why = fib_query_of(&c, eth, net, length - sizeof(*eth), &q, &in);
+	if (why)
+		goto stack;
 	p = policy_of(block, netns, q.fib.ifindex);
 	if (type_of(eth) == bpf_htons(ETH_P_IP)) {
-		why = query_ipv4(&c, &q.fib, length - sizeof(*eth));
-		if (why)
-			goto stack;
 		if (!policy_cached(&p, POLICY_RX4))
 			rx = rx_reason_ipv4(ctx, &p);
-		in.changes = net->ipv4.rt_genid.counter;
-		in.first = q.word[0] & (spreads_by_ports4(net) ? FIB_KEY_PORTS : FIB_KEY_NO_PORTS);
-	} else if (type_of(eth) == bpf_htons(ETH_P_IPV6)) {
-		why = query_ipv6(&c, &q.fib, length - sizeof(*eth));
-		if (why)
-			goto stack;
-		if (!policy_cached(&p, POLICY_RX6))
-			rx = rx_reason_ipv6(ctx, &p, q.fib.l4_protocol);
-		in.changes = net->ipv6.fib6_sernum.counter;
-		in.first = q.word[0] & (net->ipv6.sysctl.multipath_hash_policy ? FIB_KEY_PORTS : FIB_KEY_NO_PORTS);
-	} else {
-		why = STACK_NOT_IP;
-		goto stack;
+	} else if (!policy_cached(&p, POLICY_RX6)) {
+		rx = rx_reason_ipv6(ctx, &p, q.fib.l4_protocol);
 	}
 	why = rx;
 	if (rx > STACK_NONE)
@@ -145,6 +124,7 @@ int node_in(struct xdp_md *ctx)
 	} else {
 		readdress(eth, q.fib.smac, q.fib.dmac);
 	}
+	cut_see(slot, ticket, dev);
 	return transmit(ctx, e, length);
 stack:
 	return to_stack(ctx, slot, why);

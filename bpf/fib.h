@@ -149,6 +149,18 @@ static __always_inline void hop_ipv4(struct iphdr *ip)
 	ip->ttl--;
 }
 
+/* readdress writes the addresses that the FIB has found. */
+static __always_inline void readdress(struct ethhdr *eth, const void *smac, const void *dmac)
+{
+	word16 *to = (word16 *)eth;
+
+#pragma unroll
+	for (int i = 0; i < ETH_ALEN / 2; i++) {
+		to[i] = ((const word16 *)dmac)[i];
+		to[i + ETH_ALEN / 2] = ((const word16 *)smac)[i];
+	}
+}
+
 /* lookup_reason is what a code of bpf_fib_lookup means for a packet. */
 static __always_inline enum stack_reason lookup_reason(long code)
 {

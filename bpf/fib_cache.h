@@ -80,6 +80,35 @@ struct fib_context {
 	__u32 changes; /* the kernel's count of them */
 };
 
+static __always_inline int spreads_by_ports4(struct net *net)
+{
+	return bpf_core_field_exists(net->ipv4.sysctl_fib_multipath_hash_policy) && net->ipv4.sysctl_fib_multipath_hash_policy;
+}
+
+/*
+ * fib_query_of fills the query of a frame that a node has received, whose interface is in it
+ * already, and what of the kernel's counts belongs to it. c is behind the Ethernet header; length
+ * is what the frame has there. It returns why the frame is the stack's, or STACK_NONE.
+ */
+static __always_inline enum stack_reason fib_query_of(struct cursor *c, const struct ethhdr *eth, struct net *net, __u32 length, union fib_query *q, struct fib_context *in)
+{
+	enum stack_reason why;
+
+	if (type_of(eth) == bpf_htons(ETH_P_IP)) {
+		why = query_ipv4(c, &q->fib, length);
+		in->changes = net->ipv4.rt_genid.counter;
+		in->first = q->word[0] & (spreads_by_ports4(net) ? FIB_KEY_PORTS : FIB_KEY_NO_PORTS);
+		return why;
+	}
+	if (type_of(eth) == bpf_htons(ETH_P_IPV6)) {
+		why = query_ipv6(c, &q->fib, length);
+		in->changes = net->ipv6.fib6_sernum.counter;
+		in->first = q->word[0] & (net->ipv6.sysctl.multipath_hash_policy ? FIB_KEY_PORTS : FIB_KEY_NO_PORTS);
+		return why;
+	}
+	return STACK_NOT_IP;
+}
+
 /* fib_entry_of gives the place for the answer to a query. */
 static __always_inline struct fib_entry *fib_entry_of(const union fib_query *q, const struct fib_context *in)
 {

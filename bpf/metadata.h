@@ -16,7 +16,10 @@ struct metadata {
 	__u32 magic;
 	__u32 block; /* where egress_index may have the node's interfaces: a hint, see block_place */
 	__u32 port;  /* the slot of the port that the frame arrives by, and METADATA_TAP */
+	__u32 ticket; /* of a frame that comes from an uplink: see cut_through.h */
 };
+
+#define NO_TICKET 0
 
 #define METADATA_TAP (1U << 31) /* copies are wanted of what arrives by the port */
 
@@ -39,7 +42,7 @@ static __always_inline struct metadata *metadata_of(const struct xdp_md *ctx)
 }
 
 /* push_metadata returns 0, or -1 if there is no room. Moves the bounds. */
-static __always_inline int push_metadata(struct xdp_md *ctx, __u32 block, __u32 port)
+static __always_inline int push_metadata(struct xdp_md *ctx, __u32 block, __u32 port, __u32 ticket)
 {
 	struct metadata *m;
 
@@ -48,7 +51,7 @@ static __always_inline int push_metadata(struct xdp_md *ctx, __u32 block, __u32 
 	m = (void *)(long)ctx->data_meta;
 	if ((void *)(m + 1) > (void *)(long)ctx->data)
 		return -1;
-	*m = (struct metadata){METADATA_MAGIC, block, port};
+	*m = (struct metadata){METADATA_MAGIC, block, port, ticket};
 	return 0;
 }
 

@@ -209,6 +209,15 @@ static __always_inline struct net_device *device_at(struct net *net, __u32 ifind
 	return 0;
 }
 
+/* Whether the device is up, and its peer, if it is of a pair. */
+static __always_inline int has_carrier(struct net_device *dev)
+{
+	unsigned long up = 1UL << bpf_core_enum_value(enum netdev_state_t, __LINK_STATE_START);
+	unsigned long off = 1UL << bpf_core_enum_value(enum netdev_state_t, __LINK_STATE_NOCARRIER);
+
+	return (dev->state & (up | off)) == up;
+}
+
 /* Whether the frame is for the device's own address, not for a group's. */
 static __always_inline int is_to(const struct ethhdr *eth, struct net_device *dev)
 {

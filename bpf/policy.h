@@ -59,10 +59,7 @@ static __always_inline int in_vrf(struct net_device *dev)
  */
 static __always_inline enum stack_reason tx_device_reason(struct net_device *dev)
 {
-	unsigned long up = 1UL << bpf_core_enum_value(enum netdev_state_t, __LINK_STATE_START);
-	unsigned long off = 1UL << bpf_core_enum_value(enum netdev_state_t, __LINK_STATE_NOCARRIER);
-
-	if ((dev->state & (up | off)) != up)
+	if (!has_carrier(dev))
 		return STACK_DOWN;
 	if (bpf_core_field_exists(dev->tcx_egress) && dev->tcx_egress)
 		return STACK_TC;
@@ -200,11 +197,6 @@ static __noinline int source_routed(struct xdp_md *ctx, const struct bpf_fib_loo
 	answer = bpf_fib_lookup(ctx, &q, sizeof(q), 0);
 	return answer == BPF_FIB_LKUP_RET_SUCCESS || answer == BPF_FIB_LKUP_RET_NO_NEIGH ||
 	       answer == BPF_FIB_LKUP_RET_UNSUPP_LWT;
-}
-
-static __always_inline int spreads_by_ports4(struct net *net)
-{
-	return bpf_core_field_exists(net->ipv4.sysctl_fib_multipath_hash_policy) && net->ipv4.sysctl_fib_multipath_hash_policy;
 }
 
 /* With rules or local routes of the node's own, or realms, the FIB is asked

@@ -67,7 +67,7 @@ struct {
  * to_stack gives a frame of a port to the node's stack, and the program's verdict.
  * The stack takes metadata for a reason not to merge.
  */
-static __noinline int to_stack(struct xdp_md *ctx, __u32 slot, enum stack_reason why)
+static __noinline __attribute__((unused)) int to_stack(struct xdp_md *ctx, __u32 slot, enum stack_reason why)
 {
 	struct stack_counts *exits = bpf_map_lookup_elem(&stack_exits, &slot);
 

@@ -6,6 +6,7 @@
  */
 #include <linux/in6.h>
 
+#include "cut_through.h"
 #include "ecn.h"
 #include "egress.h"
 
@@ -200,8 +201,11 @@ static __always_inline struct tunnel *tunnel_of(__be32 key)
 	return 0;
 }
 
-SEC("xdp.frags")
-int uplink_in(struct xdp_md *ctx)
+/*
+ * receive is what the programs below do. cuts is a constant: whether to forward by
+ * cut-through what can be.
+ */
+static __always_inline int receive(struct xdp_md *ctx, int cuts)
 {
 	struct received r = {.fault = SOUND};
 	struct cursor c = start_of(ctx);
@@ -209,7 +213,8 @@ int uplink_in(struct xdp_md *ctx)
 	__u64 length = bpf_xdp_get_buff_len(ctx);
 	struct tunnel *t;
 	struct gre *gre;
-	__u32 inner;
+	__u32 inner, ticket;
+	int verdict;
 
 	if (!eth)
 		return XDP_PASS;
@@ -241,9 +246,16 @@ int uplink_in(struct xdp_md *ctx)
 	inner = r.packet - r.before;
 	if (inner > t->longest)
 		return drop_xdp(t->slot, DROP_LONG);
+	if (cuts && length == r.packet && !r.congested && !t->tap) {
+		verdict = r.before == EGRE4_HEADER ? cut_through(ctx, c, t->slot, t->block, inner, MODE_EGRE4)
+						   : cut_through(ctx, c, t->slot, t->block, inner, MODE_EGRE6);
+		if (verdict != BY_THE_NODE)
+			return verdict;
+	}
+	ticket = cut_send(t->slot, ctx->ingress_ifindex);
 	/* Padding of the outer frame is none of the inner one's. */
 	if ((length > r.packet && bpf_xdp_adjust_tail(ctx, (int)r.packet - (int)length)) ||
-	    bpf_xdp_adjust_head(ctx, r.before) || push_metadata(ctx, t->block, t->slot | t->tap))
+	    bpf_xdp_adjust_head(ctx, r.before) || push_metadata(ctx, t->block, t->slot | t->tap, ticket))
 		return drop_xdp(t->slot, DROP_UNEDITABLE);
 	if (r.congested && propagate_ce(ctx))
 		return drop_xdp(t->slot, DROP_CONGESTION);
@@ -251,4 +263,17 @@ int uplink_in(struct xdp_md *ctx)
 		return drop_xdp(t->slot, DROP_UNJOINED);
 	count_fast_to(t->slot, inner);
 	return XDP_REDIRECT;
+}
+
+SEC("xdp.frags")
+int uplink_in(struct xdp_md *ctx)
+{
+	return receive(ctx, 1);
+}
+
+/* For kernels that cannot run the other. */
+SEC("xdp.frags")
+int uplink_plain(struct xdp_md *ctx)
+{
+	return receive(ctx, 0);
 }

@@ -201,5 +201,6 @@ func (d *Dataplane) fillSlot(slot, index uint32) error {
 // freeSlot takes a slot back.
 func (d *Dataplane) freeSlot(slot uint32) error {
 	d.slots.free(slot)
+	d.cuts.clear(slot)
 	return d.maps.remove("devices", slot)
 }

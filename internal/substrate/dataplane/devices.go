@@ -175,6 +175,14 @@ func (d *Dataplane) scan(vnets []string, visit func(*anchor) error) (changed []s
 			continue
 		}
 		changed = append(changed, vnet)
+		for name, dev := range d.devices[vnet] {
+			if devices[name].index != dev.index {
+				d.stopCut(uint32(dev.index))
+			}
+		}
+		for _, dev := range devices {
+			d.syncCut(dev)
+		}
 		if d.devices[vnet] = devices; len(devices) == 0 {
 			delete(d.devices, vnet)
 		}

@@ -57,12 +57,21 @@ func OpenOtherBuild(dir string, tcx bool) (*Dataplane, error) {
 
 // OpenWithoutFastPath is Open on a kernel before 6.2.
 func OpenWithoutFastPath(dir string) (*Dataplane, error) {
+	var refused []*ebpf.ProgramSpec
 	return open(dir, build{hasTCX: hasTCX, edit: func(spec *ebpf.CollectionSpec) {
-		if p := spec.Programs["node_in"]; p != nil { // what such a kernel makes of it
-			p.Instructions = asm.Instructions{asm.BuiltinFunc(1 << 20).Call(), asm.Return()}
+		for _, name := range []string{"node_in", "uplink_in"} {
+			p := spec.Programs[name]
+			if p == nil || name == "uplink_in" && len(refused) > 0 && refused[0].Name == name { // the plain one
+				continue
+			}
+			refused = append(refused, p)
+			p.Instructions = asm.Instructions{asm.BuiltinFunc(1 << 20).Call(), asm.Return()} // what such a kernel makes of it
 		}
 	}})
 }
+
+// Cuts tells whether frames that arrive by a port may be cut through.
+func (d *Dataplane) Cuts(port int) bool { return d.cuts.get(d.Slot(port)).Netns != 0 }
 
 func noTCX(*ebpf.Program) (bool, error) { return false, nil }
 

@@ -102,6 +102,7 @@ func (d *Dataplane) attachFarEnd(vnet, device string, end FarEnd) error {
 	dev, _ := d.device(vnet, device)
 	dev.xdp, dev.fast = true, program == "node_in"
 	d.setDevice(vnet, device, dev)
+	d.syncCut(dev)
 	return nil
 }
 
@@ -163,6 +164,7 @@ func (d *Dataplane) registerFarEnd(port uint32, cookie uint64, ifindex uint32) e
 	if e.Netns == cookie && e.Ifindex == ifindex {
 		return nil
 	}
+	d.stopCut(port)
 	if err := d.leaveBlock(port, e); err != nil {
 		return err
 	}
@@ -228,6 +230,11 @@ func (d *Dataplane) setFast(vnet, device string, on bool) error {
 	if ok && dev.xdp && dev.fast == on {
 		return nil
 	}
+	if !on { // at once, and not when the program has ceased to look
+		d.mu.Lock()
+		d.stopCut(uint32(dev.index))
+		d.mu.Unlock()
+	}
 	a, err := openAnchor(path)
 	if err != nil {
 		return err
@@ -246,6 +253,7 @@ func (d *Dataplane) setFast(vnet, device string, on bool) error {
 	if dev, ok := d.device(vnet, device); ok {
 		dev.xdp, dev.fast = true, on
 		d.setDevice(vnet, device, dev)
+		d.syncCut(dev)
 	}
 	return nil
 }

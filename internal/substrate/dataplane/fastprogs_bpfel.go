@@ -75,6 +75,8 @@ const (
 	fastProgsMapClasses        = "classes"
 	fastProgsMapCopies         = "copies"
 	fastProgsMapCounters       = "counters"
+	fastProgsMapCutEnds        = "cut_ends"
+	fastProgsMapCutRecords     = "cut_records"
 	fastProgsMapDevices        = "devices"
 	fastProgsMapDrops          = "drops"
 	fastProgsMapEgressIndex    = "egress_index"
@@ -145,6 +147,8 @@ type fastProgsMapSpecs struct {
 	Classes        *ebpf.MapSpec `ebpf:"classes"`
 	Copies         *ebpf.MapSpec `ebpf:"copies"`
 	Counters       *ebpf.MapSpec `ebpf:"counters"`
+	CutEnds        *ebpf.MapSpec `ebpf:"cut_ends"`
+	CutRecords     *ebpf.MapSpec `ebpf:"cut_records"`
 	Devices        *ebpf.MapSpec `ebpf:"devices"`
 	Drops          *ebpf.MapSpec `ebpf:"drops"`
 	EgressIndex    *ebpf.MapSpec `ebpf:"egress_index"`
@@ -189,6 +193,8 @@ type fastProgsMaps struct {
 	Classes        *ebpf.Map `ebpf:"classes"`
 	Copies         *ebpf.Map `ebpf:"copies"`
 	Counters       *ebpf.Map `ebpf:"counters"`
+	CutEnds        *ebpf.Map `ebpf:"cut_ends"`
+	CutRecords     *ebpf.Map `ebpf:"cut_records"`
 	Devices        *ebpf.Map `ebpf:"devices"`
 	Drops          *ebpf.Map `ebpf:"drops"`
 	EgressIndex    *ebpf.Map `ebpf:"egress_index"`
@@ -209,6 +215,8 @@ func (m *fastProgsMaps) Close() error {
 		m.Classes,
 		m.Copies,
 		m.Counters,
+		m.CutEnds,
+		m.CutRecords,
 		m.Devices,
 		m.Drops,
 		m.EgressIndex,

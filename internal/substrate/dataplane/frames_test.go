@@ -1,6 +1,7 @@
 package dataplane_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"net"
@@ -103,7 +104,19 @@ func path6(uplink int) tunnel.Path {
 // metadata is what the frames of the fast path carry before them (bpf/metadata.h),
 // with the place of the node's block and the slot of the port that they arrive by.
 func metadata(block, slot uint32) []byte {
-	return join(le32(0x74726c66), le32(int(block)), le32(int(slot)))
+	return join(le32(0x74726c66), le32(int(block)), le32(int(slot)), le32(0))
+}
+
+// metadataSize is that of struct metadata.
+const metadataSize = 16
+
+// unticketed gives a frame with metadata as if it had no ticket.
+func unticketed(frame []byte) []byte {
+	f := bytes.Clone(frame)
+	if len(f) >= metadataSize {
+		clear(f[12:metadataSize])
+	}
+	return f
 }
 
 // metadata gives those of frames that arrive by a port.

@@ -25,6 +25,7 @@ type Dataplane struct {
 	names    map[ebpf.ProgramID]string // of programs, other builds' too
 	filters  bool                      // new anchors are filters: the kernel has no tcx
 	noFast   error                     // why the kernel has no fast path
+	noCut    error                     // why its uplinks do not forward by cut-through
 	readers  *readers
 
 	mu       sync.Mutex                          // guards what follows, and the read-modify-write of maps
@@ -39,6 +40,7 @@ type Dataplane struct {
 	slots    allocator                           // of devices
 	numbers  allocator                           // of egress entries
 	index    *egressIndex
+	cuts     *cutEnds
 	nodes    map[uint64]*block // by the cookies of their network namespaces
 	keys     map[uint32]uint32 // the ports that have them
 	pathOf   map[uint32]uint32 // by the port that a path's frames go to: the port whose path it is
@@ -111,10 +113,13 @@ func (d *Dataplane) load() (fresh map[string]*ebpf.Program, err error) {
 		return nil, err
 	}
 	fresh = map[string]*ebpf.Program{}
-	for _, spec := range []func() (*ebpf.CollectionSpec, error){loadPortProgs, loadLanProgs, loadUplinkProgs} {
+	for _, spec := range []func() (*ebpf.CollectionSpec, error){loadPortProgs, loadLanProgs} {
 		if err = d.loadSpec(spec, fresh); err != nil {
 			break
 		}
+	}
+	if err == nil {
+		err = d.loadUplink(fresh)
 	}
 	if err == nil {
 		err = d.loadFast(fresh)
@@ -247,6 +252,9 @@ func replacePin(path string, p *ebpf.Program) error {
 // openTables reads the maps that this process keeps in memory.
 func (d *Dataplane) openTables() (err error) {
 	if d.index, err = openEgressIndex(d.maps["egress_index"]); err != nil {
+		return err
+	}
+	if d.cuts, err = openCutEnds(d.maps["cut_ends"]); err != nil {
 		return err
 	}
 	d.ports, err = openIndexed(d.maps, "port_index", "ports", func(index uint32, p portProgsPort) portProgsPort {
@@ -447,7 +455,7 @@ func (d *Dataplane) Close() error {
 	if d.copies != nil {
 		d.copies.reader.Close() // its taps end with their contexts
 	}
-	return errors.Join(d.index.close(), d.maps.close(), closeAll(d.programs), d.readers.close())
+	return errors.Join(d.index.close(), d.cuts.close(), d.maps.close(), closeAll(d.programs), d.readers.close())
 }
 
 func closeAll(programs map[string]*ebpf.Program) error {

@@ -87,7 +87,7 @@ func TestTapSeesTheNeighbour(t *testing.T) {
 	// The metadata tells the neighbour's end, which copies what it forwards.
 	tapped := func() bool {
 		verdict, out := r.forward(frame)
-		if verdict != xdpRedirect || !bytes.Equal(out[12:], r.hop(frame)) {
+		if verdict != xdpRedirect || !bytes.Equal(out[metadataSize:], r.hop(frame)) {
 			t.Fatalf("verdict %d, %x", verdict, out)
 		}
 		return out[11]&0x80 != 0 // METADATA_TAP

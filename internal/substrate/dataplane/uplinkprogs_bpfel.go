@@ -13,6 +13,13 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type uplinkProgsCutEnd struct {
+	_       structs.HostLayout
+	Netns   uint64
+	Ifindex uint32
+	Pad     uint32
+}
+
 type uplinkProgsTunnel struct {
 	_      structs.HostLayout
 	Remote struct {
@@ -72,19 +79,25 @@ const (
 const (
 	uplinkProgsMapCopies         = "copies"
 	uplinkProgsMapCounters       = "counters"
+	uplinkProgsMapCutEnds        = "cut_ends"
+	uplinkProgsMapCutRecords     = "cut_records"
 	uplinkProgsMapDevices        = "devices"
 	uplinkProgsMapDrops          = "drops"
 	uplinkProgsMapEgressIndex    = "egress_index"
 	uplinkProgsMapEgressOverflow = "egress_overflow"
 	uplinkProgsMapEgresses       = "egresses"
+	uplinkProgsMapFibCache       = "fib_cache"
+	uplinkProgsMapPolicyCache    = "policy_cache"
 	uplinkProgsMapPortIndex      = "port_index"
 	uplinkProgsMapPorts          = "ports"
+	uplinkProgsMapStackExits     = "stack_exits"
 	uplinkProgsMapTaps           = "taps"
 	uplinkProgsMapTunnelAddrs    = "tunnel_addrs"
 	uplinkProgsMapTunnelIndex    = "tunnel_index"
 	uplinkProgsMapTunnels        = "tunnels"
 	uplinkProgsMapUplinks        = "uplinks"
 	uplinkProgsProgUplinkIn      = "uplink_in"
+	uplinkProgsProgUplinkPlain   = "uplink_plain"
 )
 
 // loadUplinkProgs returns the embedded CollectionSpec for uplinkProgs.
@@ -129,7 +142,8 @@ type uplinkProgsSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type uplinkProgsProgramSpecs struct {
-	UplinkIn *ebpf.ProgramSpec `ebpf:"uplink_in"`
+	UplinkIn    *ebpf.ProgramSpec `ebpf:"uplink_in"`
+	UplinkPlain *ebpf.ProgramSpec `ebpf:"uplink_plain"`
 }
 
 // uplinkProgsMapSpecs contains maps before they are loaded into the kernel.
@@ -138,13 +152,18 @@ type uplinkProgsProgramSpecs struct {
 type uplinkProgsMapSpecs struct {
 	Copies         *ebpf.MapSpec `ebpf:"copies"`
 	Counters       *ebpf.MapSpec `ebpf:"counters"`
+	CutEnds        *ebpf.MapSpec `ebpf:"cut_ends"`
+	CutRecords     *ebpf.MapSpec `ebpf:"cut_records"`
 	Devices        *ebpf.MapSpec `ebpf:"devices"`
 	Drops          *ebpf.MapSpec `ebpf:"drops"`
 	EgressIndex    *ebpf.MapSpec `ebpf:"egress_index"`
 	EgressOverflow *ebpf.MapSpec `ebpf:"egress_overflow"`
 	Egresses       *ebpf.MapSpec `ebpf:"egresses"`
+	FibCache       *ebpf.MapSpec `ebpf:"fib_cache"`
+	PolicyCache    *ebpf.MapSpec `ebpf:"policy_cache"`
 	PortIndex      *ebpf.MapSpec `ebpf:"port_index"`
 	Ports          *ebpf.MapSpec `ebpf:"ports"`
+	StackExits     *ebpf.MapSpec `ebpf:"stack_exits"`
 	Taps           *ebpf.MapSpec `ebpf:"taps"`
 	TunnelAddrs    *ebpf.MapSpec `ebpf:"tunnel_addrs"`
 	TunnelIndex    *ebpf.MapSpec `ebpf:"tunnel_index"`
@@ -180,13 +199,18 @@ func (o *uplinkProgsObjects) Close() error {
 type uplinkProgsMaps struct {
 	Copies         *ebpf.Map `ebpf:"copies"`
 	Counters       *ebpf.Map `ebpf:"counters"`
+	CutEnds        *ebpf.Map `ebpf:"cut_ends"`
+	CutRecords     *ebpf.Map `ebpf:"cut_records"`
 	Devices        *ebpf.Map `ebpf:"devices"`
 	Drops          *ebpf.Map `ebpf:"drops"`
 	EgressIndex    *ebpf.Map `ebpf:"egress_index"`
 	EgressOverflow *ebpf.Map `ebpf:"egress_overflow"`
 	Egresses       *ebpf.Map `ebpf:"egresses"`
+	FibCache       *ebpf.Map `ebpf:"fib_cache"`
+	PolicyCache    *ebpf.Map `ebpf:"policy_cache"`
 	PortIndex      *ebpf.Map `ebpf:"port_index"`
 	Ports          *ebpf.Map `ebpf:"ports"`
+	StackExits     *ebpf.Map `ebpf:"stack_exits"`
 	Taps           *ebpf.Map `ebpf:"taps"`
 	TunnelAddrs    *ebpf.Map `ebpf:"tunnel_addrs"`
 	TunnelIndex    *ebpf.Map `ebpf:"tunnel_index"`
@@ -198,13 +222,18 @@ func (m *uplinkProgsMaps) Close() error {
 	return _UplinkProgsClose(
 		m.Copies,
 		m.Counters,
+		m.CutEnds,
+		m.CutRecords,
 		m.Devices,
 		m.Drops,
 		m.EgressIndex,
 		m.EgressOverflow,
 		m.Egresses,
+		m.FibCache,
+		m.PolicyCache,
 		m.PortIndex,
 		m.Ports,
+		m.StackExits,
 		m.Taps,
 		m.TunnelAddrs,
 		m.TunnelIndex,
@@ -223,12 +252,14 @@ type uplinkProgsVariables struct {
 //
 // It can be passed to loadUplinkProgsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type uplinkProgsPrograms struct {
-	UplinkIn *ebpf.Program `ebpf:"uplink_in"`
+	UplinkIn    *ebpf.Program `ebpf:"uplink_in"`
+	UplinkPlain *ebpf.Program `ebpf:"uplink_plain"`
 }
 
 func (p *uplinkProgsPrograms) Close() error {
 	return _UplinkProgsClose(
 		p.UplinkIn,
+		p.UplinkPlain,
 	)
 }
 
