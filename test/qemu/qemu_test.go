@@ -33,7 +33,7 @@ const (
 	askEnv = "TRELLIS_QEMU"
 	debEnv = "TRELLIS_QEMU_DEB"
 
-	guestTimeout = 40 * time.Minute
+	guestTimeout = 60 * time.Minute
 	consoleLimit = 256 << 10 // bytes kept of what the guest says
 	repository   = "../.."
 )
