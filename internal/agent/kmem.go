@@ -23,15 +23,18 @@ const (
 	memoryEvery = 100 * time.Millisecond
 	// memoryGrowth is how much it must have grown for the nodes to be looked at, in bytes.
 	memoryGrowth = 32 << 20
+	// memoryAgain is how much it must have grown then for another look, in bytes, and
+	// memoryUrgent for one at once, without a rest.
+	memoryAgain  = 8 << 20
+	memoryUrgent = 128 << 20
 	// memoryNodes is how many nodes are looked at, those first that have used the most
 	// processor time since the last time.
 	memoryNodes = 32
-	// memoryRoutes is what IPv6 routes may take in any node, in bytes: a part of it is
-	// charged to the node, and whole tables of the Internet are an honest use.
-	memoryRoutes = 64 << 20
 	// memoryRest is how long a look at the nodes is followed by none, in times of what it
 	// took; without it, one network that comes up would have all others looked at.
-	memoryRest = 20
+	// memoryNearRest is that while some node has come near to its limit.
+	memoryRest     = 20
+	memoryNearRest = 2
 	// freeListsEvery is how often the CPUs' lists of free pages are read while they alone
 	// may hide, or feign, that the kernel's memory has grown.
 	freeListsEvery = time.Second
@@ -46,9 +49,10 @@ type memoryGuard struct {
 	cpu   map[container.ID]float64 // seconds, when they were looked at
 	told  time.Time
 
-	free   int64 // bytes in the CPUs' lists of free pages
-	freeAt time.Time
-	tables *netns.NeighbourTables // nil: they cannot be read
+	free    int64 // bytes in the CPUs' lists of free pages
+	freeAt  time.Time
+	tables  *netns.NeighbourTables // nil: they cannot be read
+	entries int                    // in the fuller of them, when the nodes were looked at
 }
 
 // guardMemory looks at the kernel's memory until ctx ends, on a thread of its own that
@@ -109,8 +113,11 @@ func (g *memoryGuard) look(ctx context.Context) error {
 	if g.floor == 0 || m.Kernel < g.floor {
 		g.floor = m.Kernel
 	}
-	scarce := m.Free < m.Total/10
-	if m.Kernel-g.floor < memoryGrowth && !table.Crowded() || time.Now().Before(g.rest) && !scarce {
+	if m.Kernel-g.floor < memoryGrowth && !table.Crowded() {
+		return nil
+	}
+	urgent := m.Free < m.Total/10 || m.Kernel-g.floor > memoryUrgent || table.Entries-g.entries > table.Limit/8
+	if time.Now().Before(g.rest) && !urgent {
 		return nil
 	}
 	start := time.Now()
@@ -118,8 +125,13 @@ func (g *memoryGuard) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	rest := time.Duration(memoryRest)
 	for _, s := range states {
-		if err := g.judge(s, m.Total, table); err != nil {
+		near, err := g.judge(s, m.Total, table)
+		if near {
+			rest = memoryNearRest
+		}
+		if err != nil {
 			g.a.log.Warn("cannot tell what the kernel holds for a node", "vnet", s.VNet, "node", s.Node, "error", err)
 		}
 	}
@@ -127,8 +139,9 @@ func (g *memoryGuard) look(ctx context.Context) error {
 		return err
 	}
 	// What others take is not looked for again; what a node goes on to take is.
-	g.floor = m.Kernel - memoryGrowth/2
-	g.rest = time.Now().Add(memoryRest * time.Since(start))
+	g.floor = m.Kernel - memoryGrowth + memoryAgain
+	g.entries = table.Entries
+	g.rest = time.Now().Add(rest * time.Since(start))
 	return nil
 }
 
@@ -158,23 +171,24 @@ func (g *memoryGuard) busiest(ctx context.Context) ([]container.State, error) {
 	return running[:min(len(running), memoryNodes)], nil
 }
 
-// judge finds out whether a node offends, and if so ends it and says so.
-func (g *memoryGuard) judge(s container.State, machine int64, table guard.Neighbours) error {
+// judge finds out whether a node offends, and if so ends it and says so. near: it
+// holds half of what makes it offend.
+func (g *memoryGuard) judge(s container.State, machine int64, table guard.Neighbours) (near bool, err error) {
 	ns, err := netns.OfPid(s.Pid)
 	if err != nil {
-		return nil // it has gone meanwhile
+		return false, nil // it has gone meanwhile
 	}
 	defer ns.Close()
 	m := guard.KernelMemory{Limit: s.Limits.Memory, Machine: machine}
 	if st, err := g.a.containers.Stat(s.ID); err == nil {
 		m.Charged = st.Memory
 	}
-	held, err := ns.Memory(m.Leaves() + memoryRoutes)
+	held, err := ns.Memory(m.Leaves())
 	if err != nil {
-		return err
+		return false, err
 	}
-	held.Routes = max(0, held.Routes-memoryRoutes)
 	m.Uncharged = held.Sum()
+	near = m.Uncharged > m.Leaves()/2
 	var why string
 	switch {
 	case m.Offends():
@@ -182,15 +196,15 @@ func (g *memoryGuard) judge(s container.State, machine int64, table guard.Neighb
 	case table.TakesTooMany(held.Resolved):
 		why = fmt.Sprintf("killed: it had %d of the %d neighbours that there is room for on this machine", held.Resolved, table.Limit)
 	default:
-		return nil
+		return near, nil
 	}
 	if !g.a.containers.Alive(s.ID, s.Pid) {
-		return nil
+		return false, nil
 	}
 	g.a.log.Warn("a node took more of the kernel than its share", "vnet", s.VNet, "node", s.Node, "done", why)
 	g.a.reportGuarded(s.ID, why)
 	g.a.noteKilled(s.ID, why)
-	return g.a.containers.KillNode(s.ID)
+	return near, g.a.containers.KillNode(s.ID)
 }
 
 // noteKilled has the end of a node that is about to be killed told with its reason.

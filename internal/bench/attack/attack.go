@@ -40,7 +40,7 @@ func (a Attack) programs(i int) []string {
 
 // memory are the programs by which a node has the kernel hold memory for it that no
 // limit charges.
-var memory = []string{"packet-rings.py", "device-queues.sh", "netlink-queues.py", "fragments.py", "fanout-groups.py", "tables.sh", "classes.py", "socket-queues.py"}
+var memory = []string{"packet-rings.py", "device-queues.sh", "netlink-queues.py", "fragments.py", "fanout-groups.py", "tables.sh", "classes.py", "routes.py", "socket-queues.py"}
 
 //go:embed scripts probes
 var files embed.FS
@@ -58,6 +58,7 @@ func Attacks() []Attack {
 		{Name: "tables", What: "permanent neighbours, IPv6 routes, forwarding tables, devices of 1,024 queues", files: []string{"tables.sh"}},
 		{Name: "classes", What: "classes of queueing disciplines", files: []string{"classes.py"}},
 		{Name: "neighbours", What: "the neighbour table, which all nodes share", files: []string{"neighbours.py"}},
+		{Name: "routes", What: "IPv4 routes that share no nexthop", files: []string{"routes.py"}},
 		{Name: "socket-queues", What: "TCP and UDP sockets that nobody reads", files: []string{"socket-queues.py"}},
 		{Name: "inotify", What: "inotify instances", files: []string{"inotify.py"}},
 		{Name: "signals", What: "timers and queued signals", files: []string{"signals.py"}},
@@ -65,6 +66,7 @@ func Attacks() []Attack {
 		{Name: "message-queues", What: "POSIX message queues", files: []string{"message-queues.py"}},
 		{Name: "terminals", What: "pseudo-terminals", files: []string{"terminals.py"}},
 		{Name: "socket-filters", What: "socket filters of 4,096 instructions", files: []string{"socket-filters.py"}},
+		{Name: "filters", What: "classic BPF in filters of traffic control", files: []string{"filters.py"}},
 		{Name: "processes", What: "processes", files: []string{"processes.py"}},
 		{Name: "all", What: "all that is memory, by ten nodes, three at once in each", files: memory, atOnce: 3, nodes: 10},
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,7 +32,8 @@ const (
 	memoryOver   = 1.05             // of the node's limit
 	memoryNoise  = 16 << 20         // bytes by which the kernel's memory varies by itself
 	longestUp    = 10 * time.Second // for a network of two nodes
-	sampleEvery  = 20 * time.Millisecond
+	sampleEvery  = 30 * time.Millisecond
+	settled      = 4 // samples for which memory is taken that counts as lost
 	commandLimit = 30 * time.Second
 )
 
@@ -55,7 +57,8 @@ type Config struct {
 type Result struct {
 	Attack string `json:"attack"`
 	What   string `json:"what"`
-	// Memory is by how much the kernel's own memory grew at the most, bytes.
+	// Memory is by how much the kernel's own memory grew at the most, for a tenth of a
+	// second at least, bytes.
 	Memory int64 `json:"memory"`
 	// Limit is what the nodes that attack may have together, bytes.
 	Limit int64 `json:"limit"`
@@ -337,7 +340,7 @@ func (t *trial) beside(ctx context.Context, nodes []string) (float64, error) {
 
 // attack has the nodes attack, and measures what that costs.
 func (t *trial) attack(ctx context.Context, a Attack, networks []network, nodes []string, r *Result) error {
-	before, err := kernel.ReadMemory()
+	before, _, err := taken()
 	if err != nil {
 		return err
 	}
@@ -360,10 +363,12 @@ func (t *trial) attack(ctx context.Context, a Attack, networks []network, nodes 
 	watch, stopWatching := context.WithCancel(ctx)
 	defer stopWatching()
 	all.Go(func() {
-		for watch.Err() == nil {
-			if m, err := kernel.ReadMemory(); err == nil {
-				r.Memory = max(r.Memory, m.Kernel-before.Kernel)
-				if !r.Ended && (r.Memory > mostMemory || m.Free < leastFree) {
+		var last [settled]int64
+		for i := 0; watch.Err() == nil; i++ {
+			if used, free, err := taken(); err == nil {
+				last[i%settled] = used - before
+				r.Memory = max(r.Memory, slices.Min(last[:]))
+				if !r.Ended && (r.Memory > mostMemory || free < leastFree) {
 					r.Ended = true
 					cancel()
 					ending.Go(func() { broken = t.down(ctx) })
@@ -398,6 +403,16 @@ func (t *trial) attack(ctx context.Context, a Attack, networks []network, nodes 
 		}
 	}
 	return errors.Join(broken, ctx.Err())
+}
+
+// taken tells what the kernel takes of the machine's memory, and what is left, bytes.
+func taken() (used, left int64, err error) {
+	m, err := kernel.ReadMemory()
+	if err != nil {
+		return 0, 0, err
+	}
+	free, err := kernel.ReadFreeLists()
+	return m.Kernel - free, m.Free, err
 }
 
 // others tries what other networks need, while the attack lasts.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io/fs"
 	"os"
 	"slices"
@@ -22,13 +23,13 @@ type Memory struct {
 	Netlink   int64 // messages in netlink sockets that nobody has read yet
 	Packets   int64 // packets in packet sockets that nobody has read yet
 	Fragments int64 // fragments of packets whose others have not arrived
-	Routes    int64 // IPv6 routes
+	Routes    int64 // IPv6 routes, beyond freeRoutes
 	// Neighbours are the entries of ARP and neighbour discovery, Forwarding those of
 	// bridges and VXLAN devices.
 	Neighbours, Forwarding int64
 	Devices                int64 // queues of devices
 	Classes                int64 // of queueing disciplines
-	Nexthops               int64 // nexthop objects
+	Nexthops               int64 // nexthop objects, and ways of IPv4 routes
 	// Resolved counts the neighbours that take a place in the tables that all
 	// namespaces share: not those that are permanent.
 	Resolved int
@@ -50,7 +51,15 @@ const (
 	queueSize      = 640 // struct netdev_queue or netdev_rx_queue with its directory in sysfs
 	classSize      = 3200
 	nexthopSize    = 352
+	waySize        = 272 // struct fib_info: what IPv4 routes share that differ in their prefix alone
 )
+
+// freeRoutes is what IPv6 routes may take in any namespace, in bytes: a part of it is
+// charged to a cgroup, and whole tables of the Internet are an honest use.
+const freeRoutes = 64 << 20
+
+// mostWays bounds how many ways are told from each other.
+const mostWays = 1 << 20
 
 // packetMemory is what packets take that have so many bytes together: the data of each
 // lies in a slab of the next power of two (kmalloc).
@@ -69,6 +78,7 @@ func packetMemory(packets, bytes int64) int64 {
 // in bytes. It costs time in the number of its devices and of the entries that are
 // counted, and in that of the neighbours and netlink sockets of the whole machine.
 func (n *NS) Memory(enough int64) (m Memory, err error) {
+	var prefixes int64
 	err = n.Do(func() error {
 		for _, read := range []struct {
 			file string
@@ -78,7 +88,8 @@ func (n *NS) Memory(enough int64) (m Memory, err error) {
 			{"packet", func(b []byte) { m.Packets = sumColumn(b, "Rmem") }},
 			{"sockstat", func(b []byte) { m.Fragments += fragments(b) }},
 			{"sockstat6", func(b []byte) { m.Fragments += fragments(b) }},
-			{"rt6_stats", func(b []byte) { m.Routes = ipv6Routes(b) * ipv6RouteSize }},
+			{"fib_triestat", func(b []byte) { prefixes = ipv4Prefixes(b) }},
+			{"rt6_stats", func(b []byte) { m.Routes = max(0, ipv6Routes(b)*ipv6RouteSize-freeRoutes) }},
 		} {
 			b, err := os.ReadFile("/proc/thread-self/net/" + read.file)
 			if errors.Is(err, fs.ErrNotExist) {
@@ -94,7 +105,7 @@ func (n *NS) Memory(enough int64) (m Memory, err error) {
 			return err
 		}
 		defer c.Close()
-		return m.count(c, enough)
+		return m.count(c, prefixes, enough)
 	})
 	if err != nil && !errors.Is(err, errEnough) {
 		return Memory{}, fmt.Errorf("read what the kernel holds for a node: %w", err)
@@ -161,7 +172,8 @@ var errEnough = errors.New("it is more than enough")
 // count adds what route netlink tells, until the sum is more than enough: errEnough,
 // with the socket amid a dump. Dumps are read once, since a node that changes its
 // tables all the time would have none end as it began.
-func (m *Memory) count(c *rtnl.Conn, enough int64) error {
+// prefixes is how many of IPv4 there are.
+func (m *Memory) count(c *rtnl.Conn, prefixes, enough int64) error {
 	dump := func(typ uint16, header []byte, each func(body []byte)) error {
 		err := c.DumpOnce(typ, header, func(body []byte) error {
 			each(body)
@@ -213,12 +225,62 @@ func (m *Memory) count(c *rtnl.Conn, enough int64) error {
 	if err := dump(unix.RTM_GETNEXTHOP, rtnl.Header(&nhMsg{}), func([]byte) { m.Nexthops += nexthopSize }); err != nil {
 		return err
 	}
+	if prefixes*waySize > enough-m.Sum() { // there may be as many ways, and they matter
+		seen := map[uint64]bool{}
+		seed := maphash.MakeSeed()
+		if err := dump(unix.RTM_GETROUTE, rtnl.Header(&rtMsg{Family: unix.AF_INET}), func(body []byte) {
+			if way := wayOf(seed, body); !seen[way] && len(seen) < mostWays {
+				seen[way] = true
+				m.Nexthops += waySize
+			}
+		}); err != nil {
+			return err
+		}
+	}
 	for _, device := range withClasses {
 		if err := dump(unix.RTM_GETTCLASS, rtnl.Header(&tcMsg{Index: device}), func([]byte) { m.Classes += classSize }); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// rtMsg is struct rtmsg.
+type rtMsg struct {
+	Family, DstLen, SrcLen, TOS, Table, Protocol, Scope, Type uint8
+	Flags                                                     uint32
+}
+
+// wayOf gives what tells the struct fib_info of a route from others' (fib_find_info in
+// net/ipv4/fib_semantics.c), by a message about the route: all but the prefix.
+func wayOf(seed maphash.Seed, body []byte) uint64 {
+	if len(body) < unix.SizeofRtMsg {
+		return 0
+	}
+	var h maphash.Hash
+	h.SetSeed(seed)
+	h.Write(body[5:8]) // protocol, scope, type
+	for typ, v := range rtnl.Attrs(body[unix.SizeofRtMsg:]) {
+		if typ != unix.RTA_DST && typ != unix.RTA_CACHEINFO {
+			h.WriteByte(byte(typ))
+			h.Write(v)
+		}
+	}
+	return h.Sum64()
+}
+
+// ipv4Prefixes reads how many prefixes the tables of IPv4 hold, from
+// /proc/net/fib_triestat (trie_show_stats in net/ipv4/fib_trie.c).
+func ipv4Prefixes(b []byte) (n int64) {
+	for line := range bytes.Lines(b) {
+		f := bytes.Fields(line)
+		if len(f) == 2 && string(f[0]) == "Prefixes:" {
+			if v, err := strconv.ParseInt(string(f[1]), 10, 64); err == nil && v > 0 {
+				n += v
+			}
+		}
+	}
+	return n
 }
 
 // nhMsg is struct nhmsg (linux/nexthop.h).

@@ -2,6 +2,7 @@ package netns
 
 import (
 	"fmt"
+	"hash/maphash"
 	"math"
 	"os"
 	"strings"
@@ -41,6 +42,10 @@ func FuzzMemoryTables(f *testing.F) {
 		sumColumn(table, "Rmem")
 		parseQueue(message)
 		deviceQueues(message)
+		wayOf(maphash.MakeSeed(), message)
+		if n := ipv4Prefixes(table); n < 0 {
+			t.Errorf("%q: %d prefixes", table, n)
+		}
 	})
 }
 
@@ -201,6 +206,36 @@ func TestMemoryOfTables(t *testing.T) {
 	}
 	if some, err := n.Memory(100 * neighbourSize); err != nil || some.Sum() <= 100*neighbourSize || some.Sum() > m.Sum()/2 {
 		t.Errorf("it goes on counting, from %d to %d bytes, with %v", 100*neighbourSize, some.Sum(), err)
+	}
+}
+
+// TestMemoryOfRoutes has IPv4 routes that differ in their prefixes alone, and others of
+// which each has a way of its own, and counts the ways when they matter.
+func TestMemoryOfRoutes(t *testing.T) {
+	testenv.NeedRoot(t, "makes a network namespace")
+	space := testenv.NewNetNS(t)
+	n := &NS{fd: space.FD()}
+	const each = 1000
+	lines := []string{"link add b0 type bridge", "link set b0 up"}
+	for i := range each {
+		lines = append(lines, fmt.Sprintf("route add 10.0.%d.%d dev b0", i>>8, i&255))
+	}
+	space.IPBatch(t, lines...)
+	const little = each / 2 * waySize // half of what the ways of all would take
+	m, err := n.Memory(little)
+	if err != nil || m.Nexthops == 0 || m.Nexthops > 20*waySize {
+		t.Errorf("routes that share one way take %d bytes, %v", m.Nexthops, err)
+	}
+	lines = nil
+	for i := range each {
+		lines = append(lines, fmt.Sprintf("route add 10.1.%d.%d dev b0 metric %d", i>>8, i&255, i+1))
+	}
+	space.IPBatch(t, lines...)
+	if m, err = n.Memory(little); err != nil || m.Sum() <= little || m.Nexthops < little/2 {
+		t.Errorf("routes with ways of their own take %d bytes, %v", m.Nexthops, err)
+	}
+	if m, err = n.Memory(math.MaxInt64); err != nil || m.Nexthops != 0 {
+		t.Errorf("ways are counted that do not matter: %d bytes, %v", m.Nexthops, err)
 	}
 }
 
