@@ -22,11 +22,12 @@ func newBenchCommand(env *Env) *cobra.Command {
 			"  sudo trellis bench deploy examples/abilene.yaml",
 			"  sudo trellis bench tcp",
 			"  sudo trellis bench forward",
-			"  sudo trellis bench attack"),
+			"  sudo trellis bench attack",
+			"  sudo trellis bench paper"),
 		Args: verbsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newBenchDeployCommand(env), newBenchTCPCommand(env), newBenchForwardCommand(env), newBenchAttackCommand(env))
+	cmd.AddCommand(newBenchDeployCommand(env), newBenchTCPCommand(env), newBenchForwardCommand(env), newBenchAttackCommand(env), newBenchPaperCommand(env))
 	return cmd
 }
 

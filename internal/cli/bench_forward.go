@@ -76,6 +76,7 @@ func newBenchForwardCommand(env *Env) *cobra.Command {
 	f.IntSliceVar(&cfg.Flows, "flows", nil, "flows that packets are of in turns, powers of two up to 32768")
 	f.IntSliceVar(&routers, "routers", nil, "measure routers side by side, too: how many, 1 to 64")
 	f.IntVar(&cfg.Repeat, "repeat", 5, "measure each this many times")
+	f.BoolVar(&cfg.Force, "force", false, "measure although an interface of the machine carries real traffic")
 	f.BoolVar(&cfg.Sweep, "sweep", false, "offer loads from light to twice saturation, too, from a second core")
 	f.BoolVar(&cfg.CPU, "cpu", false, "with --sweep: sample what the routers' core spends its time on")
 	f.Float64Var(&seconds, "seconds", 1, "length of one run")

@@ -22,7 +22,8 @@ type Config struct {
 	Sizes   []Size        // of frames
 	Routes  []int         // in each FIB besides those that are needed, 0 to MaxRoutes; nil: none
 	Flows   []int         // that packets take turns in, powers of two to MaxFlows; nil: one
-	Repeat  int           // at least 1
+	Repeat  int           // at least 1; with Sweep 0 is possible: nothing but sweeps
+	Force   bool          // measure beside real traffic, too
 	Sweep   bool          // sweep the offered load, too
 	CPU     bool          // sample the routers' core in each sweep
 	Length  time.Duration // of one run, above 0, at most MaxSeconds
@@ -46,6 +47,11 @@ func Run(ctx context.Context, cfg Config) (report Report, err error) {
 	}
 	if cfg.Sweep {
 		if _, err := secondCore(report.Core); err != nil {
+			return report, err
+		}
+	}
+	if !cfg.Force {
+		if err := bench.CheckIdle(); err != nil {
 			return report, err
 		}
 	}
@@ -162,6 +168,9 @@ func measure(ctx context.Context, cfg *Config, report *Report, sc Scenario, at, 
 	}
 	if err := checkMemory(order, sc); err != nil {
 		return nil, err
+	}
+	if cfg.Repeat == 0 {
+		return nil, nil
 	}
 	var all []*contender
 	defer func() {

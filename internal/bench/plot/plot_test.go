@@ -76,7 +76,7 @@ func TestBars(t *testing.T) {
 	if shapes["rect"] != 1+2+3 { // background, legend, bars
 		t.Errorf("shapes are %v", shapes)
 	}
-	if b.SVG() != b.SVG() {
+	if again := b.SVG(); again != b.SVG() {
 		t.Error("the same values give another drawing")
 	}
 	check(t, (&Bars{Title: "empty"}).SVG())
