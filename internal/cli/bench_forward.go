@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"trellis/internal/bench/forward"
+	"trellis/internal/bench/paper"
 )
 
 func newBenchForwardCommand(env *Env) *cobra.Command {
@@ -20,6 +23,7 @@ func newBenchForwardCommand(env *Env) *cobra.Command {
 		seconds float64
 		sizes   []string
 		routers []int
+		plots   string
 		output  *choice
 	)
 	cmd := &cobra.Command{
@@ -45,11 +49,16 @@ func newBenchForwardCommand(env *Env) *cobra.Command {
 			"  sudo trellis bench forward --configs native,shortbridge,chain-10 --size 64,512,1518,imix -o json",
 			"  sudo trellis bench forward --configs egre-fast --routes 1,1000,500000 --flows 1,64,32768",
 			"  sudo trellis bench forward --configs egre-fast --routers 1,4,16,64",
-			"  sudo trellis bench forward --configs native,veth-bridge,egre-fast --sweep --cpu --seconds 0.3"),
+			"  sudo trellis bench forward --configs native,veth-bridge,egre-fast --sweep --cpu --seconds 0.3 --plots plots"),
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkForward(&cfg, sizes, routers, seconds); err != nil {
 				return err
+			}
+			if plots != "" {
+				if err := os.MkdirAll(plots, 0o755); err != nil {
+					return fmt.Errorf("--plots: %w", err)
+				}
 			}
 			cfg.Length = time.Duration(seconds * float64(time.Second))
 			ctx, stop := interruptible(cmd)
@@ -65,6 +74,11 @@ func newBenchForwardCommand(env *Env) *cobra.Command {
 				}
 				return err
 			}
+			if plots != "" {
+				if err := writePlots(plots, paper.Plots(&report)); err != nil {
+					return err
+				}
+			}
 			return env.print(output, report, func(w io.Writer) { forwardTable(w, &report) })
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -76,12 +90,23 @@ func newBenchForwardCommand(env *Env) *cobra.Command {
 	f.IntSliceVar(&cfg.Flows, "flows", nil, "flows that packets are of in turns, powers of two up to 32768")
 	f.IntSliceVar(&routers, "routers", nil, "measure routers side by side, too: how many, 1 to 64")
 	f.IntVar(&cfg.Repeat, "repeat", 5, "measure each this many times")
+	f.StringVar(&plots, "plots", "", "write drawings, as SVG, into this directory")
 	f.BoolVar(&cfg.Force, "force", false, "measure although an interface of the machine carries real traffic")
 	f.BoolVar(&cfg.Sweep, "sweep", false, "offer loads from light to twice saturation, too, from a second core")
 	f.BoolVar(&cfg.CPU, "cpu", false, "with --sweep: sample what the routers' core spends its time on")
 	f.Float64Var(&seconds, "seconds", 1, "length of one run")
 	output = outputFlag(cmd)
 	return cmd
+}
+
+// writePlots writes drawings into a directory, by their names.
+func writePlots(dir string, plots map[string]string) error {
+	for name, svg := range plots {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(svg), 0o644); err != nil {
+			return fmt.Errorf("write a drawing: %w", err)
+		}
+	}
+	return nil
 }
 
 // checkForward refuses what cannot be measured.

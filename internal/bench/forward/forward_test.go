@@ -285,6 +285,10 @@ func testReport() Report {
 	}
 	return Report{
 		Bench: "forward", Seconds: 1, Repeat: 2, Core: 1, Rows: []Row{row(Native, 400), row(Shortbridge, 800)}, Generator: []Row{row(generatorOnly, 100)}, Skipped: []Skipped{{Config: GREInside, Reason: "the kernel has no GRE devices"}},
+		Sweeps: []Sweep{{
+			Config: EGREFast + "-x2", Size: IMIX, Routes: 1, Flows: 2, Routers: 2, Saturation: 1000, CPU: []Share{{"veth", 0.5}},
+			Points: []Point{{Offered: 10, Kpps: 9, Sent: 20, Arrived: 18, Missing: 2, Late: 1, Loss: 0.1, Latency: Latency{1, 2, 3, 4}, ArrivedBy: []uint64{9, 9}, Fairness: 1}},
+		}},
 		Machine: bench.Machine{CPU: "Z80", Cores: 2, Memory: 65536, Kernel: "6.6", Arch: "amd64", System: "Debian", Versions: map[string]string{"crun": "1"}, Time: time.Unix(0, 0).UTC()},
 	}
 }

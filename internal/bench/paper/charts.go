@@ -52,7 +52,7 @@ func svg(s interface{ SVG() string }) template.HTML {
 }
 
 // technologies draws all configurations, of native.
-func (r *Report) technologies() template.HTML {
+func technologies(r *forward.Report) *plot.Bars {
 	papers := map[string]float64{forward.VethBridge: kthBridge / kthNative}
 	for _, s := range setups {
 		if s.Config != forward.VethBridge {
@@ -61,15 +61,18 @@ func (r *Report) technologies() template.HTML {
 	}
 	papers[forward.VethBridge] = setups[3].Of
 	var b plot.Bars
-	b.Title, b.Unit = "Rate through one router, 64-byte frames, of native forwarding in the same run", "of native; the thin line is from the least to the greatest round"
+	b.Title, b.Unit = "Rate through virtual routers, of native forwarding in the same run", "of native; the thin line is from the least to the greatest round"
 	here, then := plot.Series{Name: "this machine"}, plot.Series{Name: "Trellis (2008)", Paper: true}
-	for i := range r.Technologies.Rows {
-		row := &r.Technologies.Rows[i]
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		if row.Routers > 0 || slices.Contains(b.Groups, row.Config) {
+			continue // of another scenario than the first
+		}
 		median, low, high := ratioOf(row)
 		b.Groups = append(b.Groups, row.Config)
 		here.Values, here.Low, here.High = append(here.Values, median), append(here.Low, low), append(here.High, high)
 		was, ok := papers[row.Config]
-		if row.Config == forward.VXLANInside && r.smallest(forward.GREInside) == nil {
+		if row.Config == forward.VXLANInside && !slices.ContainsFunc(r.Rows, func(row forward.Row) bool { return row.Config == forward.GREInside }) {
 			was, ok = papers[forward.GREInside]
 		}
 		if !ok {
@@ -78,16 +81,16 @@ func (r *Report) technologies() template.HTML {
 		then.Values = append(then.Values, was)
 	}
 	b.Series = []plot.Series{here, then}
-	return svg(&b)
+	return &b
 }
 
 // bySize draws rates by size of frames, of native's with the smallest.
-func (r *Report) bySize() template.HTML {
+func bySize(r *forward.Report) *plot.Lines {
 	l := plot.Lines{Title: "Rate by size of frames, of native forwarding of the same size", X: "bytes, with the check sequence", Y: "of native", Log: true}
-	for _, config := range sizeConfigs {
+	for _, config := range configurations(r) {
 		line := plot.Line{Name: config}
-		for i := range r.Sizes.Rows {
-			if row := &r.Sizes.Rows[i]; row.Config == config && row.Size != forward.IMIX {
+		for i := range r.Rows {
+			if row := &r.Rows[i]; row.Config == config && plain(row) && row.Size != forward.IMIX {
 				line.Points = append(line.Points, [2]float64{float64(row.Size), row.RatioToNative})
 				if x := float64(row.Size); !slices.Contains(l.Marks, x) {
 					l.Marks = append(l.Marks, x)
@@ -97,7 +100,7 @@ func (r *Report) bySize() template.HTML {
 		l.Lines = append(l.Lines, line)
 	}
 	l.Lines = append(l.Lines, plot.Line{Name: "Trellis (2008): shortbridge, which filled the link from 512 bytes on", Paper: true, Points: shortbridgeBySize})
-	return svg(&l)
+	return &l
 }
 
 // gigabits is what a link carries with frames of a size, preamble and gap
@@ -108,12 +111,16 @@ func gigabits(kpps float64, size forward.Size) float64 {
 }
 
 // byRouters draws the sum over routers side by side.
-func (r *Report) byRouters() template.HTML {
+func byRouters(r *forward.Report) *plot.Lines {
 	l := plot.Lines{Title: "Rate of N routers side by side on one core, in all", X: "routers", Y: "kpps", Log: true}
 	names := map[string]*plot.Line{}
-	var order []string
-	for i := range r.Routers.Rows {
-		row := &r.Routers.Rows[i]
+	var order, seen []string
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		if row.Routers == 0 || slices.Contains(seen, row.Config) {
+			continue // or of another scenario than the first
+		}
+		seen = append(seen, row.Config)
 		base := row.Config[:strings.LastIndex(row.Config, "-x")]
 		if names[base] == nil {
 			names[base] = &plot.Line{Name: base}
@@ -127,16 +134,16 @@ func (r *Report) byRouters() template.HTML {
 	for _, name := range order {
 		l.Lines = append(l.Lines, *names[name])
 	}
-	return svg(&l)
+	return &l
 }
 
 // throughput draws sweeps that are of one router, or of several: what arrives by
 // what is offered.
-func (r *Report) throughput() template.HTML {
-	l := plot.Lines{Title: "Throughput against offered load, 64-byte frames, routers on one core", X: "offered, of what native forwards at saturation", Y: "arrived, of native's saturation"}
-	native := r.nativeSaturation()
-	for i := range r.Sweeps.Sweeps {
-		s := &r.Sweeps.Sweeps[i]
+func throughput(r *forward.Report) *plot.Lines {
+	l := plot.Lines{Title: "Throughput against offered load, routers on one core", X: "offered, of what native forwards at saturation", Y: "arrived, of native's saturation"}
+	native := nativeSaturation(r)
+	for i := range r.Sweeps {
+		s := &r.Sweeps[i]
 		if s.Routers > 0 {
 			continue
 		}
@@ -150,14 +157,14 @@ func (r *Report) throughput() template.HTML {
 	const plateau, most = kthBridge / kthNative, 800 / kthNative
 	l.Lines = append(l.Lines,
 		plot.Line{Name: "KTH: bridge and veth, of its native 720 kpps", Paper: true, Points: [][2]float64{{0.1, 0.1}, {plateau, plateau}, {most, plateau}}})
-	return svg(&l)
+	return &l
 }
 
 // nativeSaturation is what native forwards at saturation, kpps; 1 where that was
 // not measured.
-func (r *Report) nativeSaturation() float64 {
-	for i := range r.Sweeps.Sweeps {
-		if s := &r.Sweeps.Sweeps[i]; s.Config == forward.Native && s.Saturation > 0 {
+func nativeSaturation(r *forward.Report) float64 {
+	for i := range r.Sweeps {
+		if s := &r.Sweeps[i]; s.Config == forward.Native && s.Saturation > 0 {
 			return s.Saturation
 		}
 	}
@@ -165,10 +172,10 @@ func (r *Report) nativeSaturation() float64 {
 }
 
 // latencies draws the 99th percentile by load.
-func (r *Report) latencies() template.HTML {
+func latencies(r *forward.Report) *plot.Lines {
 	l := plot.Lines{Title: "99th percentile of the time on the way, by load", X: "offered, of saturation", Y: "µs", LogY: true}
-	for i := range r.Sweeps.Sweeps {
-		s := &r.Sweeps.Sweeps[i]
+	for i := range r.Sweeps {
+		s := &r.Sweeps[i]
 		if s.Routers > 0 || s.Saturation == 0 {
 			continue
 		}
@@ -179,16 +186,16 @@ func (r *Report) latencies() template.HTML {
 		slices.SortFunc(line.Points, func(a, b [2]float64) int { return int(math.Copysign(1, a[0]-b[0])) })
 		l.Lines = append(l.Lines, line)
 	}
-	return svg(&l)
+	return &l
 }
 
 // tables draws the rate by routes in the FIB, one line for each number of flows
 // and configuration.
-func (r *Report) tables() template.HTML {
+func tables(r *forward.Report) *plot.Lines {
 	l := plot.Lines{Title: "Rate by the routes in the FIB, of one route and one flow", X: "routes", Y: "of the same with one route and one flow", Log: true}
 	var flows []int
-	for i := range r.Tables.Rows {
-		row := &r.Tables.Rows[i]
+	for i := range r.Rows {
+		row := &r.Rows[i]
 		if f := max(1, row.Flows); !slices.Contains(flows, f) {
 			flows = append(flows, f)
 		}
@@ -197,19 +204,63 @@ func (r *Report) tables() template.HTML {
 		}
 	}
 	for _, config := range []string{forward.Native, forward.EGREFast} {
-		one := find(&r.Tables, config, forward.Scenario{Size: forward.MinSize, Routes: 1})
+		one := find(r, config, forward.Scenario{Size: forward.MinSize, Routes: 1})
 		if one == nil {
 			continue
 		}
 		for _, f := range flows {
 			line := plot.Line{Name: config + ", " + plural(f, "flow")}
-			for i := range r.Tables.Rows {
-				if row := &r.Tables.Rows[i]; row.Config == config && max(1, row.Flows) == f {
+			for i := range r.Rows {
+				if row := &r.Rows[i]; row.Config == config && max(1, row.Flows) == f {
 					line.Points = append(line.Points, [2]float64{float64(row.Routes), row.Kpps / one.Kpps})
 				}
 			}
 			l.Lines = append(l.Lines, line)
 		}
 	}
-	return svg(&l)
+	return &l
+}
+
+// plain tells whether a row is of the usual scenario: one router or a row of them,
+// one flow, and the routes that are needed.
+func plain(row *forward.Row) bool { return row.Routers == 0 && row.Routes == 0 && row.Flows == 0 }
+
+// configurations are those that a report has, in its order.
+func configurations(r *forward.Report) (all []string) {
+	for i := range r.Rows {
+		if row := &r.Rows[i]; row.Routers == 0 && !slices.Contains(all, row.Config) {
+			all = append(all, row.Config)
+		}
+	}
+	return all
+}
+
+// Plots draws what a report has, as SVG, by names of files: rates by
+// technology, by size where there are several, by the number of routers, and
+// throughput and latency by load.
+func Plots(r *forward.Report) map[string]string {
+	all := map[string]string{}
+	sizes, routers := map[forward.Size]bool{}, map[int]bool{}
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		if plain(row) && row.Size != forward.IMIX {
+			sizes[row.Size] = true
+		}
+		if row.Routers > 0 {
+			routers[row.Routers] = true
+		}
+	}
+	if len(configurations(r)) > 0 {
+		all["technologies.svg"] = technologies(r).SVG()
+	}
+	if len(sizes) > 1 {
+		all["sizes.svg"] = bySize(r).SVG()
+	}
+	if len(routers) > 1 {
+		all["routers.svg"] = byRouters(r).SVG()
+	}
+	if len(r.Sweeps) > 0 {
+		all["throughput.svg"], all["latency.svg"] = throughput(r).SVG(), latencies(r).SVG()
+	}
+	return all
 }

@@ -151,7 +151,8 @@ func (r *Report) view() *view {
 	v := &view{
 		Report: r, When: r.Machine.Time.Format("2006-01-02 15:04 MST"), Took: took(r.Seconds),
 		Sources:      []source{trellis2008, ucl2007, kth, europa, prototype},
-		ByTechnology: r.technologies(), BySize: r.bySize(), ByRouters: r.byRouters(), ByTable: r.tables(), ByLoad: r.throughput(), ByLatency: r.latencies(),
+		ByTechnology: svg(technologies(&r.Technologies)), BySize: svg(bySize(&r.Sizes)), ByRouters: svg(byRouters(&r.Routers)),
+		ByTable: svg(tables(&r.Tables)), ByLoad: svg(throughput(&r.Sweeps)), ByLatency: svg(latencies(&r.Sweeps)),
 		SweepRows: r.Sweeps.Sweeps,
 	}
 	for _, report := range []*forward.Report{&r.Technologies, &r.Sizes, &r.Routers, &r.Tables, &r.Sweeps} {

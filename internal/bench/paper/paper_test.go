@@ -5,7 +5,9 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -197,5 +199,29 @@ func TestQuick(t *testing.T) {
 	}
 	if len(r.Technologies.Rows) < 10 || len(r.Sizes.Rows) == 0 || len(r.Routers.Rows) == 0 || len(r.Tables.Rows) == 0 || len(r.Sweeps.Sweeps) == 0 || len(r.TCP.Cases) != 2 || r.Seconds <= 0 {
 		t.Errorf("the report is %+v", r)
+	}
+}
+
+func TestPlots(t *testing.T) {
+	r := sample()
+	for _, tc := range []struct {
+		of   *forward.Report
+		want []string
+	}{
+		{&r.Technologies, []string{"technologies.svg"}}, {&r.Sizes, []string{"sizes.svg", "technologies.svg"}}, {&r.Routers, []string{"routers.svg"}},
+		{&r.Tables, []string{"technologies.svg"}}, {&r.Sweeps, []string{"latency.svg", "throughput.svg"}}, {new(forward.Report), nil},
+	} {
+		plots := Plots(tc.of)
+		if got := slices.Sorted(maps.Keys(plots)); !slices.Equal(got, tc.want) {
+			t.Errorf("drawings are %v, want %v", got, tc.want)
+		}
+		if svg := plots["technologies.svg"]; tc.of == &r.Technologies && strings.Count(svg, forward.EGREFlows+"<") != 1 {
+			t.Errorf("a configuration of many flows is not drawn: %s", svg)
+		}
+		for name, svg := range plots {
+			if strings.Contains(svg, "NaN") || !strings.HasPrefix(svg, "<svg ") {
+				t.Errorf("%s is %s", name, svg)
+			}
+		}
 	}
 }
