@@ -119,12 +119,12 @@ int node_in(struct xdp_md *ctx)
 		((struct ipv6hdr *)ip)->hop_limit--;
 	if (fib_caches()) {
 		if (asked && rx == STACK_NONE)
-			fib_validate(f, &in);
+			fib_validate(f, &in, tx_mtu(&p));
 		readdress(eth, f->smac, f->dmac);
 	} else {
 		readdress(eth, q.fib.smac, q.fib.dmac);
 	}
-	cut_see(slot, ticket, dev);
+	cut_see(ticket, dev);
 	return transmit(ctx, e, length);
 stack:
 	return to_stack(ctx, slot, why);

@@ -35,7 +35,7 @@ struct fib_entry {
 	__u32 changes; /* the kernel's count of them */
 	__u32 ifindex; /* to leave by */
 	__u16 smac[ETH_ALEN / 2], dmac[ETH_ALEN / 2];
-	__u16 mtu; /* of the route, bytes of the IP packet */
+	__u16 mtu; /* of the route and of the device, bytes of the IP packet */
 	__u16 pad[5];
 };
 
@@ -165,8 +165,14 @@ static __always_inline long fib_lookup(struct xdp_md *ctx, struct fib_entry *f, 
 	return BPF_FIB_LKUP_RET_SUCCESS;
 }
 
-/* fib_validate lets the packets after this one take the answer. */
-static __always_inline void fib_validate(struct fib_entry *f, const struct fib_context *in)
+/*
+ * fib_validate lets the packets after this one take the answer. It is called when nothing else
+ * has been found to decide on packets of the flow: so an entry tells that, too, of this
+ * tick (cut_through.h counts on it). mtu is that of the device that they leave by.
+ */
+static __always_inline void fib_validate(struct fib_entry *f, const struct fib_context *in, __u16 mtu)
 {
+	if (f->mtu > mtu)
+		f->mtu = mtu;
 	f->tick = in->tick;
 }

@@ -16,7 +16,7 @@ struct metadata {
 	__u32 magic;
 	__u32 block; /* where egress_index may have the node's interfaces: a hint, see block_place */
 	__u32 port;  /* the slot of the port that the frame arrives by, and METADATA_TAP */
-	__u32 ticket; /* of a frame that comes from an uplink: see cut_through.h */
+	__u32 ticket; /* of a frame that comes from an uplink: see cut_record */
 };
 
 #define NO_TICKET 0

@@ -78,8 +78,15 @@ static __always_inline int policy_cached(const struct policy_entry *p, __u64 bit
 	return !!(p->word & bit);
 }
 
+/* tx_mtu gives the MTU of an interface that packets may leave by, the largest if it is not cached: that
+ * is more than a route's can be. */
+static __always_inline __u16 tx_mtu(const struct policy_entry *p)
+{
+	return policy_cached(p, POLICY_TX) ? p->word >> POLICY_MTU : 0xffff;
+}
+
 /* tx_cached: a frame of the length may leave by the interface. */
 static __always_inline int tx_cached(const struct policy_entry *p, __u32 length)
 {
-	return policy_cached(p, POLICY_TX) && length <= ((p->word >> POLICY_MTU) & 0xffff) + sizeof(struct ethhdr);
+	return policy_cached(p, POLICY_TX) && length <= tx_mtu(p) + sizeof(struct ethhdr);
 }

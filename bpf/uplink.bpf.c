@@ -252,7 +252,7 @@ static __always_inline int receive(struct xdp_md *ctx, int cuts)
 		if (verdict != BY_THE_NODE)
 			return verdict;
 	}
-	ticket = cut_send(t->slot, ctx->ingress_ifindex);
+	ticket = cut_send(ctx, t->slot);
 	/* Padding of the outer frame is none of the inner one's. */
 	if ((length > r.packet && bpf_xdp_adjust_tail(ctx, (int)r.packet - (int)length)) ||
 	    bpf_xdp_adjust_head(ctx, r.before) || push_metadata(ctx, t->block, t->slot | t->tap, ticket))

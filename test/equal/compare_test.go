@@ -116,7 +116,7 @@ func merged(o out) outputs {
 func (p *pair) try(shots []shot, quiet time.Duration) (out, error) {
 	for _, s := range shots {
 		for _, r := range p.routers {
-			if err := p.put(r, s.in, s.frame); err != nil {
+			if err := p.put(r, s); err != nil {
 				return out{}, err
 			}
 		}

@@ -39,62 +39,73 @@ func TestEqual(t *testing.T) {
 	if only {
 		first, cases, perWorld = setting(t, "TRELLIS_EQUAL_SEED", 1), 3000, 3000
 	}
-	var tried, fast, frames uint64
+	var all tally
 	l.complaints = map[string]int{}
 	begun, told := time.Now(), time.Now()
-	for seed := first; tried < cases; seed++ {
-		f, o, err := l.world(t, seed, perWorld)
+	for seed := first; all.tried < cases; seed++ {
+		n, err := l.world(t, seed, perWorld)
 		if err != nil {
 			t.Fatalf("world %d: %v", seed, err)
 		}
 		if t.Failed() {
 			break
 		}
-		tried, fast, frames = tried+perWorld, fast+f, frames+o
+		all.tried, all.fast, all.cut, all.frames = all.tried+n.tried, all.fast+n.fast, all.cut+n.cut, all.frames+n.frames
 		if time.Since(told) > time.Minute {
-			t.Logf("%d cases of %d, %.0f a second", tried, cases, float64(tried)/time.Since(begun).Seconds())
+			t.Logf("%d cases of %d, %.0f a second", all.tried, cases, float64(all.tried)/time.Since(begun).Seconds())
 			told = time.Now()
 		}
 	}
-	t.Logf("%d cases in %v; %d went by the fast path; the slow router has sent %d frames", tried, time.Since(begun).Round(time.Second), fast, frames)
+	t.Logf("%d cases in %v; %d went by the fast path, %d of them by cut-through; the slow router has sent %d frames",
+		all.tried, time.Since(begun).Round(time.Second), all.fast, all.cut, all.frames)
 	for line, times := range l.complaints {
 		t.Logf("%d times: %s", times, line)
 	}
-	if !only && fast*10 < tried {
-		t.Errorf("only %d of %d cases went by the fast path: little was tried", fast, tried)
+	if !only && (all.fast*10 < all.tried || all.cut*100 < all.tried) {
+		t.Errorf("only %d of %d cases went by the fast path, %d of them by cut-through: little was tried", all.fast, all.tried, all.cut)
 	}
 }
 
-// world tries one world, and tells how many cases went by the fast path, and how
-// many frames came out.
-func (l *lab) world(t *testing.T, seed, cases uint64) (fast, frames uint64, err error) {
+// tally counts cases.
+type tally struct {
+	tried  uint64
+	fast   uint64 // went by the fast path,
+	cut    uint64 // and of them past the node's end
+	frames uint64 // the slow router has sent
+}
+
+// world tries one world.
+func (l *lab) world(t *testing.T, seed, cases uint64) (n tally, err error) {
 	w := newWorld(seed)
 	p, err := l.newPair(w)
 	if err != nil {
-		return 0, 0, err
+		return n, err
 	}
 	defer p.close()
+	defer func() {
+		if err == nil {
+			n.tried, n.fast = cases, p.fastPackets(p.routers[0])
+			n.cut, err = p.cutThrough(p.routers[0])
+		}
+	}()
 	for line := range strings.Lines(p.routers[0].log) {
 		if line = strings.TrimSpace(line); !strings.HasPrefix(line, "Command failed") {
 			l.complaints[line]++
 		}
 	}
 	m := &maker{Rand: rand.New(rand.NewPCG(seed, 0x6672616d65)), dst4: w.dst4, dst6: w.dst6}
-	for n := uint64(0); n < cases; n += chunk {
-		shots := make([]shot, chunk)
-		for i := range shots {
-			shots[i] = m.shot()
-		}
+	for tried := uint64(0); tried < cases; tried += chunk {
+		shots := m.shots(chunk)
 		before := p.fastPackets(p.routers[1])
 		o, err := p.try(shots, soon)
 		if err != nil {
-			return fast, frames, err
+			return n, err
 		}
 		for _, times := range o[1] {
-			frames += uint64(times)
+			n.frames += uint64(times)
 		}
 		if p.fastPackets(p.routers[1]) != before {
-			return fast, frames, fmt.Errorf("the slow router is fast")
+			return n, fmt.Errorf("the slow router is fast")
 		}
 		if o.difference() == "" {
 			continue
@@ -102,13 +113,13 @@ func (l *lab) world(t *testing.T, seed, cases uint64) (fast, frames uint64, err 
 		p.gather(surely)
 		d, err := p.differs(shots)
 		if err != nil {
-			return fast, frames, err
+			return n, err
 		}
 		if d != "" {
-			return fast, frames, l.report(t, seed, w, p, shots, d)
+			return n, l.report(t, seed, w, p, shots, d)
 		}
 	}
-	return p.fastPackets(p.routers[0]), frames, nil
+	return n, nil
 }
 
 // report cuts a difference down and prints it. The pair is the one that has
@@ -161,7 +172,7 @@ func (l *lab) report(t *testing.T, seed uint64, w world, p *pair, shots []shot, 
 		fmt.Fprintf(&b, "\n  %v", i)
 	}
 	for _, s := range shots {
-		fmt.Fprintf(&b, "\n  in at %s: %x", ifaces[s.in].name, s.frame)
+		fmt.Fprintf(&b, "\n  %v", s)
 	}
 	t.Errorf("world %d: the routers differ%s%s\n%s(try again: TRELLIS_EQUAL_SEED=%d go test ./test/equal -run TestEqual -v)", seed, note, b.String(), d, seed)
 	return nil

@@ -2,14 +2,29 @@ package equal
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 )
 
-// shot is a frame, and the interface that it comes in at.
+// shot is a frame, the interface that it comes in at, and what the underlay has done to it.
 type shot struct {
-	in    int
-	frame []byte
+	in        int
+	frame     []byte
+	congested bool // marked so (ECN)
+	padding   int  // bytes behind the outer packet
+}
+
+func (s shot) String() string {
+	text := fmt.Sprintf("in at %s: %x", ifaces[s.in].name, s.frame)
+	if s.congested {
+		text += ", marked as congested"
+	}
+	if s.padding > 0 {
+		text += fmt.Sprintf(", with %d bytes of padding", s.padding)
+	}
+	return text
 }
 
 // maker makes frames for a world.
@@ -131,6 +146,78 @@ func (m *maker) size(header int) int {
 		return m.IntN(8)
 	}
 	return m.IntN(100)
+}
+
+// shots makes frames: some by themselves, others of one flow in a row, of which the uplink can forward
+// by itself those that come behind the first (cut-through).
+func (m *maker) shots(n int) []shot {
+	all := make([]shot, 0, n)
+	for len(all) < n {
+		s := m.shot()
+		all = append(all, s)
+		for len(all) < n && !m.one(4) {
+			all = append(all, m.next(s))
+		}
+	}
+	return all
+}
+
+// next makes the frame behind another of its flow, or what looks like it.
+func (m *maker) next(s shot) shot {
+	s.frame = slices.Clone(s.frame)
+	f := s.frame
+	four, six := len(f) >= 34 && f[12] == 8 && f[13] == 0 && f[14] == 0x45, len(f) >= 54 && f[12] == 0x86 && f[13] == 0xdd
+	switch kind := m.IntN(30); {
+	case kind < 9 || kind > 22: // the same again
+	case kind == 9:
+		f[m.pick(0, 5)] ^= 1 << m.IntN(8)
+	case kind == 10 && four:
+		f[22] = m.ttl()
+		sum4(f[14:34])
+	case kind == 10 && six:
+		f[21] = m.ttl()
+	case kind == 11 && four:
+		f[15] = m.byte()
+		sum4(f[14:34])
+	case kind == 11 && six:
+		f[15+m.IntN(3)] ^= m.byte()
+	case kind == 12 && four: // fragments
+		f[20], f[21] = byte(m.pick(0, 0x20, 0x40, 0x80)), byte(m.pick(0, 0, 1))
+		sum4(f[14:34])
+	case kind <= 15 && four || six && kind <= 15: // of another length
+		header := 34
+		if six {
+			header = 54
+		}
+		f = append(f[:header], append(f[header:min(len(f), header+8)], m.bytes(m.size(header-14))...)...)
+		f = f[:min(len(f), ifaces[s.in].mtu+18)]
+		if four {
+			binary.BigEndian.PutUint16(f[16:], uint16(len(f)-14))
+			sum4(f[14:34])
+		} else {
+			binary.BigEndian.PutUint16(f[18:], uint16(len(f)-54))
+		}
+	case kind == 16:
+		f = append(f, make([]byte, m.IntN(60))...)
+	case kind == 17:
+		f = f[:min(len(f), 14+m.IntN(len(f)))]
+	case kind == 18:
+		f[m.IntN(len(f))] ^= 1 << m.IntN(8)
+	case kind == 19:
+		s.padding = 1 + m.IntN(40)
+	case kind == 20:
+		s.congested = true
+	case kind == 21 && len(f) > 42 && (four || six): // of other ports
+		f[len(f)-m.IntN(8)-1] ^= m.byte()
+		f[34+m.IntN(8)] ^= m.byte()
+	case kind == 22 && four: // to its neighbour's host
+		f[33] ^= m.byte()
+		sum4(f[14:34])
+	case kind == 22 && six:
+		f[53] ^= m.byte()
+	}
+	s.frame = f[:min(len(f), ifaces[s.in].mtu+18)]
+	return s
 }
 
 // shot makes a frame.

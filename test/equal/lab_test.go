@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -508,11 +510,20 @@ func (p *pair) close() {
 }
 
 // put sends a frame in at an interface of a router.
-func (p *pair) put(r *router, in int, frame []byte) error {
-	outer := egre4(r.keys[in], frame)
-	if ifaces[in].kind == "egre6" {
-		outer = egre6(r.keys[in], frame)
+func (p *pair) put(r *router, s shot) error {
+	outer := egre4(r.keys[s.in], s.frame)
+	if ifaces[s.in].kind == "egre6" {
+		outer = egre6(r.keys[s.in], s.frame)
 	}
+	if s.congested {
+		if outer[12] == 8 {
+			outer[15] |= 3
+			sum4(outer[14:34])
+		} else {
+			outer[15] |= 3 << 4
+		}
+	}
+	outer = append(outer, make([]byte, min(s.padding, underlayMTU+14-len(outer)))...)
 	for {
 		err := unix.Sendto(p.at.fd, outer, 0, &unix.SockaddrLinklayer{Ifindex: p.at.index, Halen: 6})
 		switch {
@@ -595,6 +606,43 @@ func decapsulated(f []byte) (key uint32, inner []byte, ok bool) {
 		return 0, nil, false
 	}
 	return binary.BigEndian.Uint32(f[at-4:]), f[at:], true
+}
+
+// cutThrough tells how many packets of a router's fast path the uplink has forwarded by itself: they are
+// counted at the port, and never were at the node's end.
+func (p *pair) cutThrough(r *router) (n uint64, err error) {
+	counters, err := p.plane.Counters()
+	if err != nil {
+		return 0, err
+	}
+	received, err := r.received()
+	if err != nil {
+		return 0, err
+	}
+	for i, f := range ifaces {
+		if f.kind != "local" {
+			n += counters[r.ports[i]].ToNodePackets - received[f.name]
+		}
+	}
+	return n, nil
+}
+
+// received gives how many packets the interfaces of a router have received.
+func (r *router) received() (packets map[string]uint64, err error) {
+	packets = map[string]uint64{}
+	var text []byte
+	if err := r.Do(func() error { text, err = os.ReadFile("/proc/thread-self/net/dev"); return err }); err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(text)) {
+		name, fields, ok := strings.Cut(line, ":")
+		if f := strings.Fields(fields); ok && len(f) > 1 {
+			if packets[strings.TrimSpace(name)], err = strconv.ParseUint(f[1], 10, 64); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return packets, nil
 }
 
 // fastPackets tells how many packets a router's fast path has forwarded.

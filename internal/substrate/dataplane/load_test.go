@@ -26,7 +26,7 @@ import (
 // frames that are on their way, so that no queue overflows: however fast it
 // runs, what does not arrive is lost.
 type load struct {
-	counts *ebpf.Map // one struct {sent, received uint64}
+	counts *ebpf.Map // one struct {sent, received, highest, late uint64}
 	sender *ebpf.Program
 	length int
 	sink   link.Link
@@ -36,16 +36,16 @@ type load struct {
 
 const window = 96
 
-// magic is at the end of each frame that counts.
+// magic is at the end of each frame that counts; before it, the frame's number.
 const magic = 0x7472656c6c697321
 
 // newLoad makes a load of the calling thread's network namespace. The frame is
-// cut to a multiple of 8, and gets the magic at its end.
+// cut to a multiple of 8, and gets its number and the magic at its end.
 func newLoad(t testing.TB, frame []byte, out, in int, arriving int) *load {
 	t.Helper()
 	l := &load{length: len(frame) &^ 7, done: make(chan error, 1)}
 	var err error
-	l.counts, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 16, MaxEntries: 1})
+	l.counts, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 32, MaxEntries: 1})
 	must(t, err)
 	t.Cleanup(func() { l.counts.Close() })
 	look := asm.Instructions{
@@ -65,10 +65,14 @@ func newLoad(t testing.TB, frame []byte, out, in int, arriving int) *load {
 		asm.LoadMem(asm.R3, asm.R6, 4, asm.Word), // data_end
 		asm.Mov.Reg(asm.R4, asm.R2), asm.Add.Imm(asm.R4, int32(l.length)),
 		asm.JGT.Reg(asm.R4, asm.R3, "out"),
-		asm.Add.Imm(asm.R1, 1), asm.StoreMem(asm.R0, 0, asm.R1, asm.DWord),
+		asm.Add.Imm(asm.R1, 1), asm.StoreMem(asm.R0, 0, asm.R1, asm.DWord), asm.Mov.Reg(asm.R5, asm.R1),
 	)
 	for at := 0; at < l.length; at += 8 {
 		word := binary.LittleEndian.Uint64(frame[at:])
+		if at == l.length-16 {
+			send = append(send, asm.StoreMem(asm.R2, int16(at), asm.R5, asm.DWord))
+			continue
+		}
 		if at == l.length-8 {
 			word = magic
 		}
@@ -86,9 +90,15 @@ func newLoad(t testing.TB, frame []byte, out, in int, arriving int) *load {
 		asm.LoadMem(asm.R4, asm.R2, int16(arriving-8), asm.DWord),
 		asm.LoadImm(asm.R3, magic, asm.DWord),
 		asm.JNE.Reg(asm.R4, asm.R3, "out"),
+		asm.LoadMem(asm.R6, asm.R2, int16(arriving-16), asm.DWord),
 	}, look...)
 	receive = append(receive,
-		asm.Add.Imm(asm.R0, 8), asm.Mov.Imm(asm.R1, 1), asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
+		asm.LoadMem(asm.R1, asm.R0, 16, asm.DWord),
+		asm.JGT.Reg(asm.R6, asm.R1, "next"),
+		asm.LoadMem(asm.R1, asm.R0, 24, asm.DWord), asm.Add.Imm(asm.R1, 1), asm.StoreMem(asm.R0, 24, asm.R1, asm.DWord),
+		asm.Ja.Label("count"),
+		asm.StoreMem(asm.R0, 16, asm.R6, asm.DWord).WithSymbol("next"),
+		asm.Add.Imm(asm.R0, 8).WithSymbol("count"), asm.Mov.Imm(asm.R1, 1), asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
 		asm.Mov.Imm(asm.R0, xdpDrop), asm.Return(),
 		asm.Mov.Imm(asm.R0, xdpPass).WithSymbol("out"), asm.Return(),
 	)
@@ -141,9 +151,17 @@ func (l *load) finish(t testing.TB) (sent, received uint64) {
 
 func (l *load) count(t testing.TB) (sent, received uint64) {
 	t.Helper()
-	var c struct{ Sent, Received uint64 }
-	must(t, l.counts.Lookup(uint32(0), &c))
+	c := l.read(t)
 	return c.Sent, c.Received
+}
+
+// loadCounts are what a load counts: Late are frames that came behind one that was sent later.
+type loadCounts struct{ Sent, Received, Highest, Late uint64 }
+
+func (l *load) read(t testing.TB) (c loadCounts) {
+	t.Helper()
+	must(t, l.counts.Lookup(uint32(0), &c))
+	return c
 }
 
 // progress waits until n more frames have arrived, the load being on.

@@ -134,7 +134,7 @@ func TestMends(t *testing.T) {
 			t.Fatalf("seed %d, without %v: the maps hold %v, want %v", seed, lost, got, entries)
 		}
 		// Frames on their way meanwhile are lost by right: the window opens again.
-		must(t, load.counts.Put(uint32(0), [2]uint64{}))
+		must(t, load.counts.Put(uint32(0), loadCounts{}))
 		load.progress(t, 100)
 	}
 	load.finish(t)

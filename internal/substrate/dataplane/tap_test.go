@@ -32,7 +32,7 @@ func TestTapShowsTheFastPath(t *testing.T) {
 	load.start(t)
 	inside := r.ipv4("10.0.9.5", 62)
 	outside := r.hop(inside)
-	inside, outside = inside[:54], outside[:54] // the load writes the last ones
+	inside, outside = inside[:46], outside[:46] // the load writes the last ones
 	type kind struct {
 		port     int
 		fromNode bool

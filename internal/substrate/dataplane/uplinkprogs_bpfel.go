@@ -87,7 +87,6 @@ const (
 	uplinkProgsMapEgressOverflow = "egress_overflow"
 	uplinkProgsMapEgresses       = "egresses"
 	uplinkProgsMapFibCache       = "fib_cache"
-	uplinkProgsMapPolicyCache    = "policy_cache"
 	uplinkProgsMapPortIndex      = "port_index"
 	uplinkProgsMapPorts          = "ports"
 	uplinkProgsMapStackExits     = "stack_exits"
@@ -160,7 +159,6 @@ type uplinkProgsMapSpecs struct {
 	EgressOverflow *ebpf.MapSpec `ebpf:"egress_overflow"`
 	Egresses       *ebpf.MapSpec `ebpf:"egresses"`
 	FibCache       *ebpf.MapSpec `ebpf:"fib_cache"`
-	PolicyCache    *ebpf.MapSpec `ebpf:"policy_cache"`
 	PortIndex      *ebpf.MapSpec `ebpf:"port_index"`
 	Ports          *ebpf.MapSpec `ebpf:"ports"`
 	StackExits     *ebpf.MapSpec `ebpf:"stack_exits"`
@@ -207,7 +205,6 @@ type uplinkProgsMaps struct {
 	EgressOverflow *ebpf.Map `ebpf:"egress_overflow"`
 	Egresses       *ebpf.Map `ebpf:"egresses"`
 	FibCache       *ebpf.Map `ebpf:"fib_cache"`
-	PolicyCache    *ebpf.Map `ebpf:"policy_cache"`
 	PortIndex      *ebpf.Map `ebpf:"port_index"`
 	Ports          *ebpf.Map `ebpf:"ports"`
 	StackExits     *ebpf.Map `ebpf:"stack_exits"`
@@ -230,7 +227,6 @@ func (m *uplinkProgsMaps) Close() error {
 		m.EgressOverflow,
 		m.Egresses,
 		m.FibCache,
-		m.PolicyCache,
 		m.PortIndex,
 		m.Ports,
 		m.StackExits,
