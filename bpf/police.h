@@ -15,7 +15,9 @@ static __always_inline int drained(const struct rate *r, struct class *c, __u64 
 
 	if (clock > now)
 		WRITE(c->shaped, now);
-	if ((READ(c->awaited) && now < patience) || clock + r->tolerance > now || r->hold > now)
+	if (clock + r->tolerance > now || r->hold > now)
+		return 0;
+	if (READ(c->awaited) && (now < patience || now < clock + (PATIENCE << CLOCK_FRACTION)))
 		return 0;
 	return r->flags & RATE_PATH || now >= patience - ((PATIENCE - LULL) << CLOCK_FRACTION) ||
 	       now >= READ(c->shaped) + (OVERDUE << CLOCK_FRACTION);

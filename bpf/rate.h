@@ -22,7 +22,8 @@
  * Between node_in and the qdisc is the node's stack, behind the qdisc of a link between
  * machines another backlog. So a class waits, too, until the packet that it has handed
  * over last is seen where the two ways meet: it is known by its headers. One that is
- * lost on the way is waited for no longer than PATIENCE.
+ * lost on the way is waited for no longer than PATIENCE, from when the queue should have
+ * drained.
  *
  * On one machine the ways do not meet at the neighbour's: what comes from a qdisc goes by
  * its stack, what comes by the fast path goes on by it. There a class waits for a LULL as
@@ -33,7 +34,9 @@
  * when a class comes back; a flow whose packets differ only behind the bytes that are
  * compared; whatever a node's stack holds back for longer than PATIENCE, or a neighbour's
  * for longer than LULL; and a flow on one machine that knows no lull, once each OVERDUE at
- * most.
+ * most. And on one machine, where nothing is seen behind the qdisc: what waits there when
+ * its processor runs no softirqs for longer than the qdisc's burst and LULL, since the time
+ * that a bucket runs over is lost to the queue, and not to the clock.
  */
 #pragma once
 
@@ -51,8 +54,8 @@
 #define COST_FRACTION 14
 
 /* ns, from the hand-over of a packet. */
-#define PATIENCE 100000000ULL
-#define LULL 1000000ULL
+#define PATIENCE 250000000ULL
+#define LULL 10000000ULL
 
 #define OVERDUE 1000000000ULL /* ns */
 
