@@ -78,10 +78,11 @@ test-qemu:
 	@scripts/install test qemu
 	$(SUDO) env "PATH=$$PATH" TRELLIS_QEMU=1 go test -count=1 -timeout 3h ./test/qemu
 
-## soak: what takes hours: the fast path against the stack, SOAK_CASES (1000000)
+## soak: what takes long: the fast path against the stack, SOAK_CASES (1000000), and rates
 SOAK_CASES ?= 1000000
 soak: deps-test
 	$(SUDO) env "PATH=$$PATH" TRELLIS_EQUAL_CASES=$(SOAK_CASES) go test -count=1 -timeout 6h -v -run 'TestEqual$$' ./test/equal
+	$(SUDO) env "PATH=$$PATH" TRELLIS_RATES=all go test -count=1 -timeout 1h -v -run 'Rate' ./internal/substrate/dataplane
 
 ## attack: try on this machine what a hostile node can take from it and from others
 attack: build

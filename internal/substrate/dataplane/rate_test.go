@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -339,13 +340,25 @@ func TestConformsByteForByte(t *testing.T) {
 	})
 }
 
+// sampled is a rate in bit/s, and the length of the frames that are sent.
+type sampled struct {
+	rate   uint64
+	length int
+}
+
+// sampleRates are those that tests try; TRELLIS_RATES=all: more of them.
+func sampleRates() []sampled {
+	few := []sampled{{10e6, 1472}, {50e6, 64}, {1e9, 1472}}
+	if os.Getenv("TRELLIS_RATES") == "all" {
+		return append(few, sampled{1e6, 64}, sampled{100e6, 1472})
+	}
+	return few
+}
+
 // TestRateIsKept sends more than a rated link carries: what arrives is the rate, in order.
 func TestRateIsKept(t *testing.T) {
 	pathsOf(t, func(t *testing.T, local bool) {
-		for _, c := range []struct {
-			rate   uint64
-			length int
-		}{{1e6, 64}, {10e6, 1472}, {50e6, 64}, {100e6, 1472}, {1e9, 1472}} {
+		for _, c := range sampleRates() {
 			t.Run(fmt.Sprintf("%d Mbit/s, %d bytes", c.rate/1e6, c.length), func(t *testing.T) {
 				r := newRated(t, local, c.length, c.rate)
 				r.pace(t, 4*c.rate, c.length, noWindow, generous) // spends the bursts
@@ -385,10 +398,7 @@ func TestRateIsKept(t *testing.T) {
 // TestRateOfTheFastPath sends a little less than a rated link carries, and a little more: the
 // one stays on the fast path, the other does not.
 func TestRateOfTheFastPath(t *testing.T) {
-	for _, c := range []struct {
-		rate   uint64
-		length int
-	}{{1e6, 64}, {10e6, 1472}, {50e6, 64}, {1e9, 1472}} {
+	for _, c := range sampleRates() {
 		t.Run(fmt.Sprintf("%d Mbit/s, %d bytes", c.rate/1e6, c.length), func(t *testing.T) {
 			r := newRated(t, false, c.length, c.rate)
 			// Of a run that the machine has disturbed, nothing follows: another is tried.
