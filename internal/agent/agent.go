@@ -109,6 +109,9 @@ func New(cfg Config) (*Agent, error) {
 		return nil, errors.Join(fmt.Errorf("open the data plane: %w", err), containers.Close())
 	}
 	a.paths = paths
+	if err := paths.CutThroughSupported(); err != nil && paths.FastPathSupported() == nil {
+		a.log.Warn("uplinks do not forward by themselves what nodes' fast paths would", "err", err)
+	}
 	if a.devices, err = links.Open(cfg.Instance); err != nil {
 		return nil, errors.Join(err, paths.Close(), containers.Close())
 	}

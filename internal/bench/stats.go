@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"fmt"
 	"math"
 	"slices"
 )
@@ -12,6 +13,18 @@ type Spread struct {
 	Max    float64 `json:"max"`
 	// Samples counts what went in. With 0 the others are 0 and mean nothing.
 	Samples int `json:"samples"`
+}
+
+// Format writes median (min–max), each as show writes it; a quantity that was not
+// measured is a dash.
+func (s Spread) Format(show func(float64) string) string {
+	switch s.Samples {
+	case 0:
+		return "-"
+	case 1:
+		return show(s.Median)
+	}
+	return fmt.Sprintf("%s (%s–%s)", show(s.Median), show(s.Min), show(s.Max))
 }
 
 // Summarize sums up samples. NaN stands for a sample that could not be taken,

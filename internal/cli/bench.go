@@ -31,17 +31,8 @@ func newBenchCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// spread writes median (min–max), each as show writes it; a quantity that was
-// not measured is a dash.
-func spread(s bench.Spread, show func(float64) string) string {
-	switch s.Samples {
-	case 0:
-		return "-"
-	case 1:
-		return show(s.Median)
-	}
-	return fmt.Sprintf("%s (%s–%s)", show(s.Median), show(s.Min), show(s.Max))
-}
+// spread writes median (min–max), each as show writes it.
+func spread(s bench.Spread, show func(float64) string) string { return s.Format(show) }
 
 // secondsText and mebibytes write figures for tables, whose headings have the unit.
 func secondsText(v float64) string { return fmt.Sprintf("%.2f", v) }

@@ -113,14 +113,7 @@ type networkRow struct {
 
 // spread writes median (least–most).
 func spread(s bench.Spread, digits int) string {
-	n := func(v float64) string { return strconv.FormatFloat(v, 'f', digits, 64) }
-	switch s.Samples {
-	case 0:
-		return "-"
-	case 1:
-		return n(s.Median)
-	}
-	return fmt.Sprintf("%s (%s–%s)", n(s.Median), n(s.Min), n(s.Max))
+	return s.Format(func(v float64) string { return strconv.FormatFloat(v, 'f', digits, 64) })
 }
 
 func plural(n int, noun string) string {
