@@ -41,8 +41,14 @@ func (r *runner) reload(ctx context.Context, s reconcile.Step) error {
 	return r.mark(s.Node, func(m *applied) { m.Soft, m.Daemons = r.marks(n).Soft, n.Daemons })
 }
 
+// commandGrace is how long a command of the user's may go on when a newer plan has
+// come: most end within it, and need not be ended half done.
+const commandGrace = time.Second
+
 // exec runs the user's commands in a node that has just been released. They run
 // in order; the first that fails fails the VNet, since what follows relies on it.
+// A pass that is superseded leaves a mark of those that have run, and the next one
+// goes on from there: few commands can be run twice.
 func (r *runner) exec(ctx context.Context, s reconcile.Step) error {
 	n := r.nodes[s.Node]
 	limit := n.ExecTimeout
@@ -50,13 +56,38 @@ func (r *runner) exec(ctx context.Context, s reconcile.Step) error {
 		limit = vnet.DefaultExecTimeout
 	}
 	defer r.w.report.doing("")
-	for _, line := range n.Exec {
+	want := r.marks(n).Exec
+	r.mu.Lock()
+	have := r.seen.marks[s.Node]
+	r.mu.Unlock()
+	first := 0
+	if have.Running == want {
+		first = min(have.Ran, len(n.Exec))
+	}
+	patient, cancel := contextWithGrace(ctx, commandGrace)
+	defer cancel()
+	for i, line := range n.Exec[first:] {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		r.w.report.doing(fmt.Sprintf("%s runs `%s`", n.Name, line))
-		if err := r.commandWithin(ctx, limit, r.id(s.Node), []string{"/bin/sh", "-c", line}); err != nil {
+		if err := r.commandWithin(patient, limit, r.id(s.Node), []string{"/bin/sh", "-c", line}); err != nil {
 			return err
 		}
+		if ran := first + i + 1; ran < len(n.Exec) {
+			if err := r.mark(s.Node, func(m *applied) { m.Running, m.Ran = want, ran }); err != nil {
+				return err
+			}
+		}
 	}
-	return r.mark(s.Node, func(m *applied) { m.Exec = r.marks(n).Exec })
+	return r.mark(s.Node, func(m *applied) { m.Exec, m.Running, m.Ran = want, "", 0 })
+}
+
+// contextWithGrace gives a context that ends so long after its parent.
+func contextWithGrace(parent context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(parent))
+	stop := context.AfterFunc(parent, func() { time.AfterFunc(grace, cancel) })
+	return ctx, func() { stop(); cancel() }
 }
 
 // commandWithin runs a command in a node, for so long at most.

@@ -38,6 +38,10 @@ type applied struct {
 	// Daemons is kept whole, because changing a running daemon's configuration
 	// means knowing what it has.
 	Daemons routing.Daemons
+	// Ran is how many of the commands to run after start have run, of those that
+	// Running is the digest of; both are empty once all have.
+	Ran     int    `json:",omitempty"`
+	Running string `json:",omitempty"`
 }
 
 func (m applied) String() string {

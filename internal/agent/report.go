@@ -51,8 +51,9 @@ func (r *reporter) snapshot() (store.Status, bool) {
 	return r.status, !r.silent
 }
 
-// phase enters a phase.
-func (r *reporter) phase(p store.Phase) {
+// phase enters a phase, together with what else is known by then: nobody reads the
+// one without the other.
+func (r *reporter) phase(p store.Phase, with ...func(*store.Status)) {
 	r.update(true, func(s *store.Status) {
 		s.Phase, s.Error, s.Attempt, s.RetryAt, s.Doing = p, "", 0, time.Time{}, ""
 		switch now := time.Now(); p {
@@ -61,6 +62,9 @@ func (r *reporter) phase(p store.Phase) {
 		case store.PhaseConverged:
 			s.ConvergedAt = now
 			s.Missing, s.MissingNodes = nil, 0
+		}
+		for _, change := range with {
+			change(s)
 		}
 	})
 }

@@ -515,8 +515,7 @@ func (w *worker) reportRoutes(c *routeCheck, done bool) {
 		return // routes have changed, and all are there still
 	}
 	c.reported, c.complete = true, complete
-	w.report.phase(store.PhaseConverged)
-	w.report.update(true, update)
+	w.report.phase(store.PhaseConverged, update)
 }
 
 // followRoutes looks at what has changed after the VNet had converged.

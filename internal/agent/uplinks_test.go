@@ -125,7 +125,7 @@ func TestUplinksAreMended(t *testing.T) {
 	}
 	await := func(what string, good func(Underlay) bool) {
 		t.Helper()
-		for deadline := time.Now().Add(5 * time.Second); ; {
+		for deadline := time.Now().Add(20 * time.Second); ; {
 			select {
 			case <-u.underlay.Changes():
 			case <-time.After(50 * time.Millisecond):

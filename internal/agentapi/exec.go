@@ -41,6 +41,7 @@ func ReceiveExec(stream *ExecStream) (*trellisv1.ExecStart, error) {
 // client is gone.
 func ServeExec(ctx context.Context, agent Agent, start *trellisv1.ExecStart, stream *ExecStream, log *slog.Logger) error {
 	out := &execStream{stream: stream}
+	defer out.end()
 	stdin, feed := io.Pipe()
 	defer stdin.Close() // frees a feed that is not read any more
 	spec := ExecSpec{
@@ -146,9 +147,23 @@ func characters(n uint32) uint16 { return uint16(min(n, math.MaxUint16)) }
 // execStream lets two writers send. The first message says that the process has
 // started, whoever is the first to know.
 type execStream struct {
-	mu      sync.Mutex
-	stream  *ExecStream
+	mu     sync.Mutex
+	stream interface {
+		Send(*trellisv1.ExecResponse) error
+	}
 	started bool
+	ended   bool
+}
+
+// errExecEnded is what writers get whose call has ended: HTTP's server panics when
+// something is sent afterwards.
+var errExecEnded = errors.New("the call has ended")
+
+// end has nothing more be sent.
+func (s *execStream) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
 }
 
 func (s *execStream) begin() error {
@@ -158,6 +173,9 @@ func (s *execStream) begin() error {
 }
 
 func (s *execStream) beginLocked() error {
+	if s.ended {
+		return errExecEnded
+	}
 	if s.started {
 		return nil
 	}

@@ -85,6 +85,7 @@ func openConsole(t *testing.T, s *testenv.Service, node string) (*screen, <-chan
 	tty.Close()
 	c := &screen{keys: keys}
 	go c.read()
+	c.expect(t, "# ") // what is typed before the shell reads would be echoed twice
 	ended := make(chan int, 1)
 	go func() {
 		_ = cmd.Wait() // its exit status is in ProcessState

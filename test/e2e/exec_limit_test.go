@@ -55,3 +55,30 @@ func TestExecThatBlocks(t *testing.T) {
 	s.Must("down", "ex")
 	nothingLeft(t, s)
 }
+
+// TestExecRunsOnce: what has run is not run again when a newer description comes
+// while the next command runs.
+func TestExecRunsOnce(t *testing.T) {
+	s := testenv.StartService(t, testenv.Options{})
+	description := func(more string) string {
+		return "name: ex\nnodes:\n  a: {exec: [\"echo first >> /tmp/ran\", \"sleep 0.5 && echo second >> /tmp/ran\", \"sleep 5 && echo third >> /tmp/ran\"]}\n  b: {}\n" +
+			more + "links: [[a, b]]\n"
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	older := s.Command(ctx, "up", write(t, "older.yaml", description("")))
+	if err := older.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = older.Wait() }()
+	eventually(t, 20*time.Second, "the second command runs", func() bool {
+		_, _, code := s.Trellis("exec", "ex/a", "--", "test", "-e", "/tmp/ran")
+		return code == 0
+	})
+	s.Must("up", write(t, "newer.yaml", description("  c: {}\n")), "--timeout", "30s")
+	if out := s.Must("exec", "ex/a", "--", "cat", "/tmp/ran"); out != "first\nsecond\nthird\n" {
+		t.Errorf("the commands have left %q", out)
+	}
+	s.Must("down", "ex")
+	nothingLeft(t, s)
+}

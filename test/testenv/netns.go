@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -97,13 +99,66 @@ func (n *NetNS) IP(t testing.TB, args ...string) string {
 	return Run(t, n.Command("ip", args...))
 }
 
-// IPBatch runs `ip` commands in the namespace, one a line, without the `ip`.
+// IPBatch runs `ip` commands in the namespace, one a line, without the `ip`, and
+// waits until links that they set up can send.
 func (n *NetNS) IPBatch(t testing.TB, lines ...string) {
 	t.Helper()
+	batch := strings.Join(lines, "\n") + "\n"
 	cmd := n.Command("ip", "-batch", "-")
-	cmd.Stdin = strings.NewReader(strings.Join(lines, "\n") + "\n")
+	cmd.Stdin = strings.NewReader(batch)
 	Run(t, cmd)
+	if SetsUp(batch) {
+		n.Settle(t)
+	}
 }
+
+// Settle waits until every link of the namespace that is up and has a carrier can send.
+func (n *NetNS) Settle(t testing.TB) {
+	t.Helper()
+	Settle(t, func() (string, error) {
+		out, err := n.Command("ip", "-o", "link", "show").Output()
+		return string(out), err
+	})
+}
+
+// settleWithin bounds what links may take: the kernel looks at their carriers once a
+// second at the latest (linkwatch_schedule_work in net/core/link_watch.c).
+const settleWithin = 5 * time.Second
+
+// Settle waits until each link that `ip -o link show` names as up and with a carrier
+// can send, as well. The kernel gives links their queue some time after they have got
+// their carrier, and drops until then what is sent.
+func Settle(t testing.TB, show func() (string, error)) {
+	t.Helper()
+	for deadline := time.Now().Add(settleWithin); ; time.Sleep(2 * time.Millisecond) {
+		out, err := show()
+		if err != nil {
+			t.Fatalf("list the links: %v", err)
+		}
+		if canSend(out) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("links cannot send %v after they came up:\n%s", settleWithin, out)
+		}
+	}
+}
+
+// canSend reads the output of `ip -o link show`.
+func canSend(links string) bool {
+	for line := range strings.Lines(links) {
+		carrier := strings.Contains(line, ",LOWER_UP") && !strings.Contains(line, "<NO-CARRIER")
+		if carrier && (strings.Contains(line, " qdisc noop ") || strings.Contains(line, " state DOWN ")) {
+			return false
+		}
+	}
+	return true
+}
+
+var setsUp = regexp.MustCompile(`link (set|add) [^;&|\n]*\bup\b`)
+
+// SetsUp tells whether commands of `ip` set a link up.
+func SetsUp(commands string) bool { return setsUp.MatchString(commands) }
 
 // Links returns the names of the namespace's interfaces, without lo.
 func (n *NetNS) Links() ([]string, error) {

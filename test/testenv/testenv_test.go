@@ -143,3 +143,26 @@ func pidsHierarchy(t *testing.T) string {
 	}
 	return cgroupRoot
 }
+
+func TestCanSend(t *testing.T) {
+	for line, want := range map[string]bool{
+		"2: v0@v1: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 1500 qdisc noqueue state UP mode DEFAULT group default qlen 1000":            true,
+		"2: v0@v1: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 1500 qdisc noop state DOWN mode DEFAULT group default qlen 1000":             false,
+		"2: v0@v1: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 1500 qdisc noqueue state DOWN mode DEFAULT group default qlen 1000":          false,
+		"2: v0@v1: <NO-CARRIER,BROADCAST,MULTICAST,UP,M-DOWN> mtu 1500 qdisc noqueue state LOWERLAYERDOWN mode DEFAULT group default": true,
+		"2: v0@v1: <BROADCAST,MULTICAST> mtu 1500 qdisc noop state DOWN mode DEFAULT group default qlen 1000":                         true,
+		"1: lo: <LOOPBACK,UP,LOWER_UP> mtu 65536 qdisc noqueue state UNKNOWN mode DEFAULT group default qlen 1000":                    true,
+	} {
+		if got := canSend(line + "\n"); got != want {
+			t.Errorf("%s: %v", line, got)
+		}
+	}
+	for commands, want := range map[string]bool{
+		"ip link set v0 up": true, "link set p1 master br0\nlink set p1 up\n": true, "ip link set v0 down; echo up": false,
+		"ip link set eth1 mtu 1504 up": true, "ip link set up0 down": false, "ip addr add 10.0.0.1/24 dev up0": false,
+	} {
+		if got := SetsUp(commands); got != want {
+			t.Errorf("%q: %v", commands, got)
+		}
+	}
+}

@@ -15,6 +15,19 @@ import (
 	"trellis/test/testenv"
 )
 
+// A kernel may have control groups of both versions and take no programs that bound
+// nodes: nodes start all the same.
+func TestStartsWithoutConfinement(t *testing.T) {
+	r := newRuntime(t, Config{})
+	if err := r.confined.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r.confined = nil
+	s := spec("a")
+	mustStart(t, r, s)
+	mustRun(t, r, s.ID, "true")
+}
+
 func TestHeldUntilReleased(t *testing.T) {
 	r := newRuntime(t, Config{})
 	s := spec("a")

@@ -91,14 +91,18 @@ func TestFollowers(t *testing.T) {
 	}
 	eventually(t, "both run", running(0))
 	first := service(t, r, s.ID, "maker")
+	// They run as soon as they are processes; what they do then takes a moment.
+	seen := func(want string) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("the follower has seen the paths of %q", want), func() bool {
+			return strings.TrimSpace(mustRun(t, r, s.ID, "cat /tmp/seen 2>&1 || true")) == want
+		})
+	}
+	seen(fmt.Sprint(first.Pid))
 	mustRun(t, r, s.ID, fmt.Sprintf("kill -9 %d", first.Pid))
 	eventually(t, "both run again", running(1))
 	second := service(t, r, s.ID, "maker")
-	want := fmt.Sprintf("%d\n%d", first.Pid, second.Pid)
-	// It runs as soon as it is a process; what it does then takes a moment.
-	eventually(t, fmt.Sprintf("the follower has seen the paths of %q", want), func() bool {
-		return strings.TrimSpace(mustRun(t, r, s.ID, "cat /tmp/seen")) == want
-	})
+	seen(fmt.Sprintf("%d\n%d", first.Pid, second.Pid))
 }
 
 func TestServiceRestarts(t *testing.T) {

@@ -477,7 +477,8 @@ func (r *Runtime) ociCommand(ctx context.Context, id ID, users *userNamespace, f
 	argv = slices.Concat([]string{inStage("init"), "enter", strconv.Itoa(3 + len(files)), strconv.Itoa(len(groups))}, users.arguments(), argv)
 	extra := append(slices.Clip(files), groups...)
 	attributes := &syscall.SysProcAttr{}
-	if dir := r.cgroups.UnifiedEntry(groupOf(id), r.oci.hideCgroups); dir != "" {
+	// The tree's directory is there for the sake of the programs attached to it alone.
+	if dir := r.cgroups.UnifiedEntry(groupOf(id), r.oci.hideCgroups); dir != "" && (r.confined != nil || dir != r.cgroups.Unified()) {
 		// By clone3: a write to cgroup.procs waits for all processors (cgroup_threadgroup_rwsem).
 		g, err := os.Open(dir)
 		if err != nil {

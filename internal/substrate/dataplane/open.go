@@ -27,6 +27,7 @@ type Dataplane struct {
 	noFast   error                     // why the kernel has no fast path
 	noCut    error                     // why its uplinks do not forward by cut-through
 	readers  *readers
+	closed   sync.Once
 
 	mu       sync.Mutex                          // guards what follows, and the read-modify-write of maps
 	devices  map[string]map[string]devicePins    // that have programs, by VNet and name
@@ -450,12 +451,16 @@ func (d *Dataplane) programName(id ebpf.ProgramID) (string, error) {
 	return info.Name, nil
 }
 
-// Close lets go of the descriptors. The data plane lives on in its pins.
-func (d *Dataplane) Close() error {
-	if d.copies != nil {
-		d.copies.reader.Close() // its taps end with their contexts
-	}
-	return errors.Join(d.index.close(), d.cuts.close(), d.maps.close(), closeAll(d.programs), d.readers.close())
+// Close lets go of the descriptors and the mapped memory, once: another's may be where
+// they were. The data plane lives on in its pins.
+func (d *Dataplane) Close() (err error) {
+	d.closed.Do(func() {
+		if d.copies != nil {
+			d.copies.reader.Close() // its taps end with their contexts
+		}
+		err = errors.Join(d.index.close(), d.cuts.close(), d.maps.close(), closeAll(d.programs), d.readers.close())
+	})
+	return err
 }
 
 func closeAll(programs map[string]*ebpf.Program) error {

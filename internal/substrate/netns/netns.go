@@ -69,8 +69,13 @@ func (n *NS) isCallers() (bool, error) {
 	return own.Dev == other.Dev && own.Ino == other.Ino, nil
 }
 
-// Close closes the namespace's descriptor.
+// Close closes the namespace's descriptor. Closing again does nothing: the number may
+// be another descriptor's by then.
 func (n *NS) Close() error {
+	if n.fd < 0 {
+		return nil
+	}
+	defer func() { n.fd = -1 }()
 	return os.NewSyscallError("close a network namespace", unix.Close(n.fd))
 }
 

@@ -101,24 +101,49 @@ func sameUser(pid int) (bool, error) {
 	return own == other, err
 }
 
-// Must runs a command in the node that has to succeed.
+// Must runs a command in the node that has to succeed, and waits until links that it
+// sets up can send.
 func (n *Node) Must(t testing.TB, command string) string {
 	t.Helper()
 	out, err := n.Exec(t, command)
 	if err != nil {
 		t.Fatalf("%s: %v\n%s", command, err, out)
 	}
+	if testenv.SetsUp(command) {
+		n.Settle(t)
+	}
 	return out
 }
 
-// Sh runs a command in the root context that has to succeed.
+// Settle waits until the node's links that have a carrier can send.
+func (n *Node) Settle(t testing.TB) {
+	t.Helper()
+	testenv.Settle(t, func() (string, error) { return n.Exec(t, showLinks) })
+}
+
+const showLinks = "ip -o link show"
+
+// Sh runs a command in the root context that has to succeed, and waits until links
+// that it sets up can send.
 func Sh(t testing.TB, command string) string {
 	t.Helper()
 	out, err := exec.Command("sh", "-c", command).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s: %v\n%s", command, err, out)
 	}
+	if testenv.SetsUp(command) {
+		Settle(t)
+	}
 	return string(out)
+}
+
+// Settle waits until the links of the root context that have a carrier can send.
+func Settle(t testing.TB) {
+	t.Helper()
+	testenv.Settle(t, func() (string, error) {
+		out, err := exec.Command("sh", "-c", showLinks).CombinedOutput()
+		return string(out), err
+	})
 }
 
 var devices atomic.Uint32
@@ -133,7 +158,8 @@ func Spec(node *Node, name string) port.Spec {
 	}
 }
 
-// Configure sets up a node's interface with addresses.
+// Configure sets up a node's interface with addresses, and waits until it can send if
+// it has a carrier.
 func (n *Node) Configure(t testing.TB, name string, addrs ...string) {
 	t.Helper()
 	i := netns.Interface{Name: name, Up: true}
@@ -143,6 +169,7 @@ func (n *Node) Configure(t testing.TB, name string, addrs ...string) {
 	if _, err := n.NS.Configure(netns.Interior{Interfaces: []netns.Interface{i}}); err != nil {
 		t.Fatal(err)
 	}
+	n.Settle(t)
 }
 
 // Index gives a device's interface index in the root context.
