@@ -71,7 +71,7 @@ test: deps-test lint check-generated build
 	rest=$$(grep -Fxv -e "$$race" -e "$$alone" <<<"$$all"); \
 	go run ./tools/gotest -count=1 -timeout 30m $$rest \
 		-- CGO_ENABLED=1 -race -count=1 -timeout 30m $$race \
-		-- -p 1 -count=1 -timeout 60m $$alone
+		-- -p 1 -parallel 4 -count=1 -timeout 60m $$alone
 
 ## test-qemu: networks and EGRE under Debian 12's own kernels, in a virtual machine
 test-qemu:

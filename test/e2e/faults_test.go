@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -65,49 +66,62 @@ func TestKilledAtEveryStep(t *testing.T) {
 	testenv.NeedRoot(t, "makes network namespaces")
 	needFRR(t)
 	before, after := write(t, "before.yaml", faultsBefore), write(t, "after.yaml", faultsAfter)
-	reached := map[string]bool{}
-	for i, point := range points() {
-		t.Run(point, func(t *testing.T) {
-			s := testenv.StartService(t, testenv.Options{Env: []string{"TRELLIS_FAULT=" + point}})
-			for _, args := range [][]string{{"up", before}, {"up", after}, {"down", "f"}} {
-				_, stderr, code := s.Trellis(append(args, "--timeout", "60s")...)
-				if code == 0 {
-					continue
+	var reached sync.Map // by point
+	// Each in a service of its own, several side by side; the group ends when all have.
+	t.Run("points", func(t *testing.T) {
+		for i, point := range points() {
+			t.Run(point, func(t *testing.T) {
+				t.Parallel()
+				if killedAt(t, before, after, point, i%2 == 1) {
+					reached.Store(point, true)
 				}
-				if err := s.WaitExit(10 * time.Second); err != nil {
-					t.Fatalf("%v fails and the service lives: %s", args, stderr)
-				}
-				reached[point] = true
-				break
-			}
-			if s.Running() { // fewer steps of this kind: that the first is reached is checked below
-				nothingLeft(t, s)
-				return
-			}
-			if i%2 == 1 {
-				if err := os.RemoveAll(s.StateDir); err != nil {
-					t.Fatal(err)
-				}
-				// What runs is of a store that is gone: it goes too when told.
-				s.Restart(testenv.Options{Args: []string{"--remove-all"}})
-				s.Must("down", "--all")
-				nothingLeft(t, s)
-			} else {
-				s.Restart(testenv.Options{})
-			}
-			s.Must("up", after, "--timeout", "60s")
-			for _, pair := range [][2]string{{"a", "b"}, {"a", "e"}, {"e", "a"}, {"c", "d"}} {
-				s.Must("exec", "f/"+pair[0], "--", "ping", "-c1", "-W2", pair[1])
-			}
-			s.Must("down", "f")
-			nothingLeft(t, s)
-		})
-	}
+			})
+		}
+	})
 	for _, op := range onOneMachine() {
-		if !reached[fmt.Sprintf("agent.%s:1", op)] {
+		if _, ok := reached.Load(fmt.Sprintf("agent.%s:1", op)); !ok {
 			t.Errorf("no network of this test has a step %q", op)
 		}
 	}
+}
+
+// killedAt is the test of one point; storeLost: the store is lost as well. It reports
+// whether the service has come to the point.
+func killedAt(t *testing.T, before, after, point string, storeLost bool) (reached bool) {
+	s := testenv.StartService(t, testenv.Options{Env: []string{"TRELLIS_FAULT=" + point}})
+	for _, args := range [][]string{{"up", before}, {"up", after}, {"down", "f"}} {
+		_, stderr, code := s.Trellis(append(args, "--timeout", "60s")...)
+		if code == 0 {
+			continue
+		}
+		if err := s.WaitExit(10 * time.Second); err != nil {
+			t.Fatalf("%v fails and the service lives: %s", args, stderr)
+		}
+		reached = true
+		break
+	}
+	if s.Running() { // fewer steps of this kind: that the first is reached is checked below
+		nothingLeft(t, s)
+		return false
+	}
+	if storeLost {
+		if err := os.RemoveAll(s.StateDir); err != nil {
+			t.Fatal(err)
+		}
+		// What runs is of a store that is gone: it goes too when told.
+		s.Restart(testenv.Options{Args: []string{"--remove-all"}})
+		s.Must("down", "--all")
+		nothingLeft(t, s)
+	} else {
+		s.Restart(testenv.Options{})
+	}
+	s.Must("up", after, "--timeout", "60s")
+	for _, pair := range [][2]string{{"a", "b"}, {"a", "e"}, {"e", "a"}, {"c", "d"}} {
+		s.Must("exec", "f/"+pair[0], "--", "ping", "-c1", "-W2", pair[1])
+	}
+	s.Must("down", "f")
+	nothingLeft(t, s)
+	return reached
 }
 
 // TestKilledBetweenAddressesAndRoutes kills the service when a running node has an
