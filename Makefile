@@ -47,31 +47,13 @@ install: build
 demo: deps build
 	@$(SUDO) scripts/demo
 
-# Packages whose goroutines share data run under the race detector, which needs
-# cgo. What measures rates and times, and tests of whole services, run alone, one
-# after the other: packages side by side take each other's processors. The time
-# limits end what hangs, and nothing else: several times what a slow machine takes.
-RACE := $(addprefix trellis/internal/,agent agent/reconcile pip store substrate/probe vnp wire)
-ALONE := $(addprefix trellis/,internal/bench internal/substrate/container internal/substrate/dataplane test/e2e)
-
-# Sockets lie in the tests' directories, and their paths have 107 bytes at the most:
-# a TMPDIR that leaves too few for them is not used.
-
 ## check: what to run before a commit: format, vet, import rules, tests without root
 check: vet
 	@TRELLIS_TEST_UNPRIVILEGED=1 go test -timeout 5m ./... | grep -v 'no test files'
 
 ## test: the whole suite; as root, privileged tests too
-test: deps-test lint check-generated build
-	@export TRELLIS_TEST_BINARY=$(CURDIR)/bin/trellis; \
-	t=$${TMPDIR-}; [ $${#t} -le 40 ] || export TMPDIR=/tmp; \
-	all=$$(go list ./...); \
-	race=$$(grep -Fx $(addprefix -e ,$(RACE)) <<<"$$all" || true); \
-	alone=$$(grep -E $(foreach p,$(ALONE),-e '^$(p)(/|$$)') <<<"$$all" || true); \
-	rest=$$(grep -Fxv -e "$$race" -e "$$alone" <<<"$$all"); \
-	go run ./tools/gotest -count=1 -timeout 30m $$rest \
-		-- CGO_ENABLED=1 -race -count=1 -timeout 30m $$race \
-		-- -p 1 -parallel 4 -count=1 -timeout 60m $$alone
+test:
+	@MAKE='$(MAKE)' scripts/test
 
 ## test-qemu: networks and EGRE under Debian 12's own kernels, in a virtual machine
 test-qemu:

@@ -243,11 +243,11 @@ func TestKillLosesNothingAcknowledged(t *testing.T) {
 	dir := t.TempDir()
 	var countWritten []string
 	for i := range 6 {
-		after := 400 * time.Millisecond
 		if i%2 == 0 { // amid the start, too
-			after = time.Duration(20+30*i) * time.Millisecond
+			countWritten = append(countWritten, killWriter(t, dir, time.Duration(20+30*i)*time.Millisecond, false)...)
+		} else {
+			countWritten = append(countWritten, killWriter(t, dir, 100*time.Millisecond, true)...)
 		}
-		countWritten = append(countWritten, killWriter(t, dir, after)...)
 	}
 	s := open(t, dir)
 	records, err := s.VNets(t.Context())
@@ -272,14 +272,14 @@ func TestKillLosesNothingAcknowledged(t *testing.T) {
 func TestKillAmidFirstStart(t *testing.T) {
 	for i := range 10 {
 		dir := t.TempDir()
-		killWriter(t, dir, time.Duration(10+8*i)*time.Millisecond)
+		killWriter(t, dir, time.Duration(10+8*i)*time.Millisecond, false)
 		open(t, dir)
 	}
 }
 
-// killWriter has another process write to the store, kills it, and tells what
-// was written.
-func killWriter(t *testing.T, dir string, after time.Duration) (countWritten []string) {
+// killWriter has another process write to the store, kills it so long after its start,
+// or after its first write, and tells what was written.
+func killWriter(t *testing.T, dir string, after time.Duration, first bool) (countWritten []string) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestKillLosesNothingAcknowledged$")
 	cmd.Env = append(os.Environ(), "TRELLIS_TEST_WRITER="+dir)
@@ -290,10 +290,16 @@ func killWriter(t *testing.T, dir string, after time.Duration) (countWritten []s
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	time.AfterFunc(after, func() { cmd.Process.Kill() })
+	kill := func() { time.AfterFunc(after, func() { cmd.Process.Kill() }) }
+	if !first {
+		kill()
+	}
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
 		if name, ok := strings.CutPrefix(lines.Text(), "wrote "); ok {
+			if first && len(countWritten) == 0 {
+				kill()
+			}
 			countWritten = append(countWritten, name)
 		} else if strings.HasPrefix(lines.Text(), "error") {
 			t.Error(lines.Text())

@@ -12,6 +12,7 @@ import (
 // TestBadInput gives `up` and `validate` files that are wrong in one place
 // each: the answer names it, with exit status 2, before anything is touched.
 func TestBadInput(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartService(t, testenv.Options{})
 	// The line that is wrong is the one that %s stands in.
 	two := "name: bad\nnodes:\n  a: {}\n  b: {}\nlinks:\n  - %s\n"
@@ -99,6 +100,7 @@ func TestBadInput(t *testing.T) {
 }
 
 func TestBadCommandLines(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartService(t, testenv.Options{})
 	file := write(t, "pair.yaml", fmt.Sprintf(pair, "p"))
 	for _, args := range [][]string{

@@ -20,6 +20,7 @@ links:
 `
 
 func TestALifeOfANetwork(t *testing.T) {
+	t.Parallel()
 	needFRR(t)
 	s := testenv.StartService(t, testenv.Options{})
 	file := write(t, "tri.yaml", triangle)
@@ -102,6 +103,7 @@ func TestALifeOfANetwork(t *testing.T) {
 }
 
 func TestUpRefusesABadFile(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartService(t, testenv.Options{})
 	file := write(t, "bad.yaml", strings.Replace(triangle, "endpoints: [b, c]", "endpoints: [b, d]", 1))
 	stdout, stderr, code := s.Trellis("up", file)
@@ -116,6 +118,7 @@ func TestUpRefusesABadFile(t *testing.T) {
 }
 
 func TestDryRunTouchesNothing(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartService(t, testenv.Options{})
 	out := s.Must("up", write(t, "tri.yaml", triangle), "--dry-run")
 	for _, what := range []string{"a", "b", "c", "eth1", "eth2"} {

@@ -132,6 +132,7 @@ func changes() []change {
 // TestChangesTouchOnlyWhatDiffers edits a running network step by step while
 // packets flow through a part of it that no edit is about.
 func TestChangesTouchOnlyWhatDiffers(t *testing.T) {
+	t.Parallel()
 	needFRR(t)
 	s := testenv.StartService(t, testenv.Options{})
 	text := square
@@ -241,6 +242,7 @@ func mustBeFullSince(t *testing.T, s *testenv.Service, node, neighbour string, s
 // TestLinksOfOneFamily brings up a network whose links have IPv4 addresses
 // only: it has converged when the IPv4 routes are there.
 func TestLinksOfOneFamily(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartService(t, testenv.Options{})
 	file := write(t, "four.yaml", `name: four
 routing: static
@@ -258,6 +260,7 @@ links:
 // TestUnnamedInterfacesStay takes the first of three unnamed links out: the
 // other two keep their names, devices and addresses.
 func TestUnnamedInterfacesStay(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartService(t, testenv.Options{})
 	const nodes = "name: star\nrouting: static\nnodes: {hub: {}, a: {}, b: {}, c: {}}\nlinks:\n"
 	file := write(t, "star.yaml", nodes+"  - [hub, a]\n  - [hub, b]\n  - [hub, c]\n")

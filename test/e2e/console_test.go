@@ -134,6 +134,7 @@ func notThere(t *testing.T, s *testenv.Service, command string) {
 }
 
 func TestConsole(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartService(t, testenv.Options{})
 	s.Must("up", write(t, "pair.yaml", fmt.Sprintf(pair, "p")))
 	t.Run("a shell with job control", func(t *testing.T) {

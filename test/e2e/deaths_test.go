@@ -28,6 +28,7 @@ links:
 // TestServiceRestartsUnderTraffic ends the service in every way, and puts
 // another build in its place, while packets flow.
 func TestServiceRestartsUnderTraffic(t *testing.T) {
+	t.Parallel()
 	needFRR(t)
 	s := testenv.StartService(t, testenv.Options{})
 	file := write(t, "routed.yaml", routed)
@@ -112,6 +113,7 @@ func (v shown) node(t *testing.T, name string) (state string, restarts int) {
 }
 
 func TestANodeThatDiesIsRestarted(t *testing.T) {
+	t.Parallel()
 	needFRR(t)
 	s := testenv.StartService(t, testenv.Options{})
 	s.Must("up", write(t, "routed.yaml", routed))
@@ -142,6 +144,7 @@ func TestANodeThatDiesIsRestarted(t *testing.T) {
 }
 
 func TestANodeThatKeepsDyingIsHeldBack(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartService(t, testenv.Options{})
 	file := write(t, "pair.yaml", fmt.Sprintf(pair, "p"))
 	s.Must("up", file)
@@ -175,6 +178,7 @@ func TestANodeThatKeepsDyingIsHeldBack(t *testing.T) {
 }
 
 func TestADaemonThatDiesIsRestarted(t *testing.T) {
+	t.Parallel()
 	needFRR(t)
 	s := testenv.StartService(t, testenv.Options{})
 	s.Must("up", write(t, "routed.yaml", routed))
@@ -223,6 +227,7 @@ func TestADaemonThatDiesIsRestarted(t *testing.T) {
 // lost their routes to it, so that the service waits for what only the restart
 // can bring.
 func TestANodeIsRestartedWhileOthersMissIt(t *testing.T) {
+	t.Parallel()
 	needFRR(t)
 	s := testenv.StartService(t, testenv.Options{})
 	s.Must("up", write(t, "routed.yaml", routed))

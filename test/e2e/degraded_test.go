@@ -27,6 +27,7 @@ links: [[a, b]]
 `
 
 func TestManyUpsAtOnce(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartService(t, testenv.Options{})
 	t.Run("of one name", func(t *testing.T) {
 		one, other := write(t, "one.yaml", fmt.Sprintf(pair, "same")), write(t, "other.yaml", strings.NewReplacer("b: {}", "b: {}, c: {}", "[[a, b]]", "[[a, b], [b, c]]").Replace(fmt.Sprintf(pair, "same")))
@@ -111,6 +112,7 @@ func together(t *testing.T, s *testenv.Service, runs ...[]string) []outcome {
 }
 
 func TestAHundredNetworksSideBySide(t *testing.T) {
+	testenv.Measures(t)
 	s := testenv.StartService(t, testenv.Options{})
 	const n = 110
 	for i := range n {
@@ -152,6 +154,7 @@ func refuse(t *testing.T, s *testenv.Service, file string, code int, what ...str
 }
 
 func TestWhatCannotBeMadeIsRefusedInOneSentence(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartService(t, testenv.Options{})
 	network := func(nodes, links string) string {
 		return write(t, "net.yaml", "name: no\nrouting: static\nnodes: "+nodes+"\nlinks: "+links+"\n")
@@ -208,6 +211,7 @@ func TestWhatCannotBeMadeIsRefusedInOneSentence(t *testing.T) {
 }
 
 func TestMissingRuntime(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartService(t, testenv.Options{})
 	file := write(t, "pair.yaml", fmt.Sprintf(pair, "p"))
 	for _, runtime := range []string{"/nonexistent/crun", "no-such-runtime"} {
@@ -244,6 +248,7 @@ func TestMissingRuntime(t *testing.T) {
 
 // TestFullDisk lets the state directory run full.
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	small := t.TempDir()
 	testenv.NeedRoot(t, "makes network namespaces")
 	if err := unix.Mount("tmpfs", small, "tmpfs", 0, "size=200m"); err != nil {
@@ -321,6 +326,7 @@ func upWithin(s *testenv.Service, file, timeout string) (o outcome) {
 }
 
 // TestStrictUmask starts the service as a root user with a strict umask does.
+// The mask is the process's, so that no other test runs meanwhile.
 func TestStrictUmask(t *testing.T) {
 	old := unix.Umask(0o077)
 	t.Cleanup(func() { unix.Umask(old) })
@@ -332,6 +338,7 @@ func TestStrictUmask(t *testing.T) {
 
 // TestInterrupt presses Ctrl-C in the middle of an `up`.
 func TestInterrupt(t *testing.T) {
+	t.Parallel()
 	needFRR(t)
 	s := testenv.StartService(t, testenv.Options{})
 	file := write(t, "ring.yaml", fmt.Sprintf(shapes["ring"], "ring", "ospf"))

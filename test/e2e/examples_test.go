@@ -10,6 +10,7 @@ import (
 // TestExamplesReachEveryone runs the examples of hosts, systems, areas and
 // unnumbered links: once they have converged, everybody reaches everybody.
 func TestExamplesReachEveryone(t *testing.T) {
+	t.Parallel()
 	needFRR(t)
 	testenv.NeedCommand(t, "ping")
 	s := testenv.StartService(t, testenv.Options{})
@@ -46,6 +47,7 @@ func TestExamplesReachEveryone(t *testing.T) {
 // the link to it, whichever of its interfaces that is; hosts forward nothing on
 // their own behalf and reach others through their gateway.
 func TestNamesOfNeighbours(t *testing.T) {
+	t.Parallel()
 	testenv.NeedCommand(t, "ping")
 	s := testenv.StartService(t, testenv.Options{})
 	s.Must("up", write(t, "net.yaml", `name: names

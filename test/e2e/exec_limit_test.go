@@ -12,6 +12,7 @@ import (
 // TestExecThatBlocks: a server that is started by exec is named with its node, does not
 // hold up a corrected description, and is ended in time; cmd keeps what stays.
 func TestExecThatBlocks(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartService(t, testenv.Options{})
 	description := func(node string) string {
 		return "name: ex\nnodes:\n  a: " + node + "\n  b: {}\nlinks: [[a, b]]\n"
@@ -59,6 +60,7 @@ func TestExecThatBlocks(t *testing.T) {
 // TestExecRunsOnce: what has run is not run again when a newer description comes
 // while the next command runs.
 func TestExecRunsOnce(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartService(t, testenv.Options{})
 	description := func(more string) string {
 		return "name: ex\nnodes:\n  a: {exec: [\"echo first >> /tmp/ran\", \"sleep 0.5 && echo second >> /tmp/ran\", \"sleep 5 && echo third >> /tmp/ran\"]}\n  b: {}\n" +

@@ -63,6 +63,7 @@ func points() []string {
 // converge all the same, and `down` must leave nothing. In every second case
 // the store is lost as well.
 func TestKilledAtEveryStep(t *testing.T) {
+	t.Parallel()
 	testenv.NeedRoot(t, "makes network namespaces")
 	needFRR(t)
 	before, after := write(t, "before.yaml", faultsBefore), write(t, "after.yaml", faultsAfter)
@@ -127,6 +128,7 @@ func killedAt(t *testing.T, before, after, point string, storeLost bool) (reache
 // TestKilledBetweenAddressesAndRoutes kills the service when a running node has an
 // interface again that was deleted inside, and not yet the routes over it.
 func TestKilledBetweenAddressesAndRoutes(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartService(t, testenv.Options{})
 	file := write(t, "line.yaml", "name: line\nrouting: static\nnodes: {a: {}, b: {}, c: {}}\nlinks: [[a, b], [b, c]]\n")
 	s.Must("up", file)
@@ -146,6 +148,7 @@ func TestKilledBetweenAddressesAndRoutes(t *testing.T) {
 // TestKilledClient kills the client at some moments of an `up`; what was
 // admitted goes on, and a second `up` and a `down` end it in order.
 func TestKilledClient(t *testing.T) {
+	t.Parallel()
 	needFRR(t)
 	s := testenv.StartService(t, testenv.Options{})
 	file := write(t, "before.yaml", faultsBefore)

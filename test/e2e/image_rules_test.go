@@ -13,6 +13,7 @@ import (
 // TestImagesOfTheConfiguration: the service takes images from where its
 // configuration says, of the size that it says, and nothing of others stays.
 func TestImagesOfTheConfiguration(t *testing.T) {
+	t.Parallel()
 	testenv.NeedRoot(t, "makes network namespaces")
 	program := busybox(t)
 	top := publicDir(t)
@@ -75,6 +76,7 @@ func TestImagesOfTheConfiguration(t *testing.T) {
 // TestPrivateFilesAreNoImages: without a word in the configuration, a node's root
 // gets nothing that not everybody on the machine may read.
 func TestPrivateFilesAreNoImages(t *testing.T) {
+	t.Parallel()
 	testenv.NeedRoot(t, "makes network namespaces")
 	program := busybox(t)
 	top := publicDir(t)
@@ -99,6 +101,7 @@ func TestPrivateFilesAreNoImages(t *testing.T) {
 
 // TestOthersDescriptions brings up what somebody else has written.
 func TestOthersDescriptions(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartService(t, testenv.Options{})
 	top := t.TempDir()
 	lab, other := filepath.Join(top, "lab"), filepath.Join(top, "other")

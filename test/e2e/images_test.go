@@ -151,6 +151,7 @@ func ociLayout(t *testing.T, dir string, layer []byte) {
 }
 
 func TestImages(t *testing.T) {
+	t.Parallel()
 	testenv.NeedRoot(t, "makes network namespaces")
 	program := busybox(t)
 	s := testenv.StartService(t, testenv.Options{})
@@ -234,6 +235,7 @@ links: [[dir, packed], [packed, oci]]
 
 // TestAnImageWithoutTheDaemon asks for OSPF in a node whose image has no FRR.
 func TestAnImageWithoutTheDaemon(t *testing.T) {
+	t.Parallel()
 	needFRR(t)
 	program := busybox(t)
 	s := testenv.StartService(t, testenv.Options{})

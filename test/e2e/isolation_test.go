@@ -50,6 +50,7 @@ func mac(t *testing.T, text string) net.HardwareAddr {
 // TestNoFrameLeavesItsNetwork sends what a node's root can send to find a way
 // out: into a network with the same addresses, or into the root context.
 func TestNoFrameLeavesItsNetwork(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartService(t, testenv.Options{})
 	// The root context has what there is to be reached: addresses, one of them
 	// in the networks' own subnet, forwarding, and a listener.
@@ -210,6 +211,7 @@ func sh(t *testing.T, s *testenv.Service, node, command string) string {
 // TestRateHoldsWhateverTheNodeDoes floods a link of 10 Mbit/s while the node's
 // root changes all of its end that it can change.
 func TestRateHoldsWhateverTheNodeDoes(t *testing.T) {
+	testenv.Measures(t)
 	s := testenv.StartService(t, testenv.Options{})
 	file := write(t, "slow.yaml", `name: slow
 routing: static
@@ -380,6 +382,7 @@ func arrival(oob []byte) (time.Time, error) {
 
 // TestAttacksThroughExec tries what a node's root would try to get out of it.
 func TestAttacksThroughExec(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartService(t, testenv.Options{})
 	s.Must("up", write(t, "left.yaml", fmt.Sprintf(twin, "left")))
 	left := show(t, s, "left")

@@ -13,6 +13,7 @@ import (
 // memory, of which its cgroup is charged with next to nothing; or more of what all nodes
 // share than others can spare.
 func TestKernelMemoryIsBounded(t *testing.T) {
+	testenv.Measures(t)
 	testenv.NeedCommand(t, "python3", "tc")
 	for _, c := range []struct{ attack, memory, told string }{
 		{"device-queues", "64MiB", "in the queues of its devices"},

@@ -52,6 +52,7 @@ func needLabDaemons(t *testing.T) {
 // What users bring runs unchanged: `up` ends, with a true word on convergence,
 // and `ping` tries the addresses that the daemons have set.
 func TestLabsWithTheirOwnConfiguration(t *testing.T) {
+	t.Parallel()
 	needLabDaemons(t)
 	s := testenv.StartService(t, testenv.Options{})
 	for i := range labs {
@@ -95,6 +96,7 @@ func TestLabsWithTheirOwnConfiguration(t *testing.T) {
 // A mistake in a configuration of the user's is a failure with the daemon's own
 // words, and never "converged".
 func TestALabWithAMistakeIsNotConverged(t *testing.T) {
+	t.Parallel()
 	needLabDaemons(t)
 	s := testenv.StartService(t, testenv.Options{})
 	for _, c := range []struct{ lab, file, from, to, node, want string }{

@@ -11,6 +11,7 @@ import (
 // TestGreedyNodesHurtNobody lets a node's root take all that it can of the
 // machine, while its neighbours and the service must go on answering.
 func TestGreedyNodesHurtNobody(t *testing.T) {
+	testenv.Measures(t)
 	s := testenv.StartService(t, testenv.Options{})
 	file := write(t, "greed.yaml", `name: greed
 routing: static

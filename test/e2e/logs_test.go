@@ -30,6 +30,7 @@ links: [[a, b], [b, c]]
 // TestLogsAndRestart: what a daemon says of its configuration, and how a command
 // ended, is seen by logs and in the state; a node and a daemon can be restarted.
 func TestLogsAndRestart(t *testing.T) {
+	t.Parallel()
 	needFRR(t)
 	s := testenv.StartService(t, testenv.Options{})
 	s.Must("up", "--wait=false", write(t, "ill.yaml", ill))

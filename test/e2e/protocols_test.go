@@ -39,6 +39,7 @@ links: [[a, b], [c, d]]
 var pairs = map[string]int{"ring": 24, "lan": 24, "parts": 8}
 
 func TestProtocolsConverge(t *testing.T) {
+	t.Parallel()
 	needFRR(t)
 	testenv.NeedCommand(t, "bird")
 	s := testenv.StartService(t, testenv.Options{})
@@ -81,6 +82,7 @@ func TestProtocolsConverge(t *testing.T) {
 }
 
 func TestEqualCostPathsAreBothUsed(t *testing.T) {
+	t.Parallel()
 	needFRR(t)
 	s := testenv.StartService(t, testenv.Options{})
 	for _, routing := range []string{"static", "{protocol: ospf, timers: fast}"} {
@@ -98,6 +100,7 @@ func TestEqualCostPathsAreBothUsed(t *testing.T) {
 }
 
 func TestMixedDaemonsAndHosts(t *testing.T) {
+	t.Parallel()
 	needFRR(t)
 	testenv.NeedCommand(t, "bird")
 	s := testenv.StartService(t, testenv.Options{})
@@ -118,6 +121,7 @@ links:
 
 // A network that cannot converge is left as it is, and said to be so.
 func TestUpSaysWhatIsMissing(t *testing.T) {
+	t.Parallel()
 	needFRR(t)
 	s := testenv.StartService(t, testenv.Options{})
 	// Node c keeps to itself as far as OSPFv2 goes.
@@ -167,6 +171,7 @@ links: [[a, b], [b, c]]
 }
 
 func TestADownLinkSplitsANetwork(t *testing.T) {
+	t.Parallel()
 	needFRR(t)
 	s := testenv.StartService(t, testenv.Options{})
 	text := `name: cut
@@ -189,6 +194,7 @@ links:
 
 // A file of the Topology Zoo goes straight into `up`.
 func TestGraphMLIsBroughtUp(t *testing.T) {
+	t.Parallel()
 	needFRR(t)
 	s := testenv.StartService(t, testenv.Options{})
 	file := write(t, "Small.graphml", `<?xml version="1.0" encoding="utf-8"?>
@@ -233,6 +239,7 @@ func TestGraphMLIsBroughtUp(t *testing.T) {
 
 // TestZooNetwork brings up a network of the Zoo's own where it is at hand.
 func TestZooNetwork(t *testing.T) {
+	t.Parallel()
 	const file = "../../../shared/data/zoo/Abilene.graphml"
 	if _, err := os.Stat(file); err != nil {
 		t.Skipf("needs the Internet Topology Zoo beside the repository: %v", err)

@@ -25,6 +25,7 @@ func sentence(t *testing.T, text string, words ...string) {
 // TestAHostThatCannotServeIsRefused starts a host with each mistake that its
 // configuration or its machine can have, and then without.
 func TestAHostThatCannotServeIsRefused(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartSandbox(t, testenv.SandboxOptions{Hosts: []string{"alpha", "beta"}})
 	s.Must("up", write(t, "x.yaml", "name: x\nrouting: static\nnodes: {a: {on: alpha}, b: {on: beta}}\nlinks: [[a, b]]\n"))
 	before := show(t, s, "x").pids()
@@ -87,6 +88,7 @@ func TestAHostThatCannotServeIsRefused(t *testing.T) {
 
 // TestNetworksThatCannotSpreadAreRefused asks for what the substrate has not.
 func TestNetworksThatCannotSpreadAreRefused(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartSandbox(t, testenv.SandboxOptions{Hosts: []string{"alpha", "beta"}})
 	for name, c := range map[string]struct {
 		text string

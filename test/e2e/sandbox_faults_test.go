@@ -54,6 +54,7 @@ links:
 // another, and back to nothing. After a restart `up` must converge all the same,
 // and `down` must leave nothing.
 func TestKilledAtEveryStepAcrossMachines(t *testing.T) {
+	t.Parallel()
 	testenv.NeedRoot(t, "makes network namespaces")
 	before, after := write(t, "before.yaml", acrossBefore), write(t, "after.yaml", acrossAfter)
 	s := testenv.StartSandbox(t, testenv.SandboxOptions{Hosts: []string{"alpha", "beta"}})

@@ -23,6 +23,7 @@ import (
 // TestLinksAcrossMachines joins nodes of three hosts by links and LANs, over
 // each family.
 func TestLinksAcrossMachines(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name, underlay string
 		mtu            int // of links that nobody gave one
@@ -97,6 +98,7 @@ links:
 // TestRecabledLink gives an interface another neighbour with the old one's
 // address, in its own host and across hosts: the next packet must reach it.
 func TestRecabledLink(t *testing.T) {
+	t.Parallel()
 	text := `name: cables
 routing: static
 nodes: {a: {on: alpha}, b: {on: alpha}, c: {on: alpha}, d: {on: beta}, e: {on: beta}, sw: {on: alpha}}
@@ -152,6 +154,7 @@ links:
 // TestShapedLinksTakeAnotherMTU changes the MTU of links whose frames pass a pair
 // of devices on their way: full packets must pass, whether it grows or shrinks.
 func TestShapedLinksTakeAnotherMTU(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartSandbox(t, testenv.SandboxOptions{Hosts: []string{"alpha", "beta"}})
 	for _, mtu := range []int{1300, 1400, 1350} {
 		s.Must("up", write(t, "shaped.yaml", fmt.Sprintf(`name: shaped
@@ -442,6 +445,7 @@ func oneWire(t *testing.T, s *testenv.Sandbox, v shown) {
 
 // TestAPathThatShrinksIsNoticed narrows the underlay under a link.
 func TestAPathThatShrinksIsNoticed(t *testing.T) {
+	t.Parallel()
 	for name, underlay := range map[string]string{"IPv4": `{ipv4: 192.0.2.0/24}`, "IPv6": `{ipv6: "2001:db8::/64"}`} {
 		t.Run(name, func(t *testing.T) {
 			s := testenv.StartSandbox(t, testenv.SandboxOptions{Hosts: []string{"alpha", "beta"}, Underlay: underlay})

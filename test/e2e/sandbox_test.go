@@ -80,6 +80,7 @@ func example(t *testing.T, name string) string {
 // TestAbileneOverThreeMachines is the README's next step after the demo, and
 // what may happen to a network that spreads.
 func TestAbileneOverThreeMachines(t *testing.T) {
+	t.Parallel()
 	needFRR(t)
 	s := testenv.StartSandbox(t, testenv.SandboxOptions{})
 	s.Must("up", example(t, "abilene.yaml"))
@@ -249,6 +250,7 @@ func bare(t *testing.T, s *testenv.Sandbox, host string) {
 }
 
 func TestASandboxThatIsThereStays(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartSandbox(t, testenv.SandboxOptions{Hosts: []string{"a", "b"}})
 	pids := func() map[string]int {
 		all := map[string]int{}
@@ -281,6 +283,7 @@ func TestASandboxThatIsThereStays(t *testing.T) {
 // TestASandboxGoesWhateverWasKilled kills everything that a sandbox has in every
 // order, and the sandbox verbs in the middle.
 func TestASandboxGoesWhateverWasKilled(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartSandbox(t, testenv.SandboxOptions{Hosts: []string{"a", "b"}})
 	file := write(t, "x.yaml", "name: x\nrouting: static\nnodes: {m: {on: a}, n: {on: b}}\nlinks: [[m, n], {name: seg, type: lan, endpoints: [m, n]}]\n")
 	for i, spoil := range []func(){

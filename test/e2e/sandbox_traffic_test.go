@@ -51,6 +51,7 @@ func (f statistics) fast(node string) (fast, all uint64) {
 // in every way, and puts another build in the place of one, while packets flow
 // across machines, through a router on the fast path, and into its machine.
 func TestServicesRestartUnderTrafficAcrossMachines(t *testing.T) {
+	t.Parallel()
 	needFRR(t)
 	s := testenv.StartSandbox(t, testenv.SandboxOptions{})
 	file := write(t, "ring.yaml", ring)
@@ -119,6 +120,7 @@ func TestServicesRestartUnderTrafficAcrossMachines(t *testing.T) {
 
 // TestACutIsRoutedAround takes the way between two machines away.
 func TestACutIsRoutedAround(t *testing.T) {
+	t.Parallel()
 	needFRR(t)
 	s := testenv.StartSandbox(t, testenv.SandboxOptions{})
 	s.Must("up", write(t, "ring.yaml", ring))

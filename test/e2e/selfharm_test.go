@@ -55,6 +55,7 @@ func reaches(t *testing.T, s *testenv.Service) {
 // TestSelfHarmIsRepaired has nodes do to their own interfaces what they can, each one
 // thing, and nobody run `up`.
 func TestSelfHarmIsRepaired(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartService(t, testenv.Options{})
 	file := write(t, "lan.yaml", `name: lan
 routing: static
@@ -106,6 +107,7 @@ links:
 
 // TestSelfHarmIsShown leaves what a node does to itself where the description says so.
 func TestSelfHarmIsShown(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartService(t, testenv.Options{})
 	file := write(t, "wire.yaml", fmt.Sprintf(wire, "never"))
 	s.Must("up", file)
@@ -146,6 +148,7 @@ func TestSelfHarmIsShown(t *testing.T) {
 
 // TestAnInterfaceThatIsSetDownStaysDown: that is how people fail a link.
 func TestAnInterfaceThatIsSetDownStaysDown(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartService(t, testenv.Options{})
 	file := write(t, "wire.yaml", fmt.Sprintf(wire, "always"))
 	s.Must("up", file)
@@ -186,6 +189,7 @@ func TestAnInterfaceThatIsSetDownStaysDown(t *testing.T) {
 
 // TestRepairsAreLimitedInRate has a node delete its interface whenever it has one.
 func TestRepairsAreLimitedInRate(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartService(t, testenv.Options{})
 	s.Must("up", write(t, "wire.yaml", fmt.Sprintf(wire, "always")))
 	before := show(t, s, "wire")
@@ -209,6 +213,7 @@ func TestRepairsAreLimitedInRate(t *testing.T) {
 
 // TestANodeOutOfMemory has the kernel kill a node's init for want of memory.
 func TestANodeOutOfMemory(t *testing.T) {
+	t.Parallel()
 	for _, runtime := range []string{"crun", "runc"} {
 		t.Run(runtime, func(t *testing.T) {
 			testenv.NeedCommand(t, runtime)
@@ -238,6 +243,7 @@ func TestANodeOutOfMemory(t *testing.T) {
 
 // TestADaemonOutOfMemory names the kernel's reason for the end of a daemon.
 func TestADaemonOutOfMemory(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartService(t, testenv.Options{})
 	s.Must("up", write(t, "wire.yaml", strings.Replace(fmt.Sprintf(wire, "always"), "{a: {}", `{a: {memory: 48MiB, cmd: "sleep 2; exec tail /dev/zero"}`, 1)))
 	eventually(t, 60*time.Second, "it is told", func() bool {
@@ -250,6 +256,7 @@ func TestADaemonOutOfMemory(t *testing.T) {
 
 // TestARouterIsRepaired: its daemon takes the new interface for the old one.
 func TestARouterIsRepaired(t *testing.T) {
+	t.Parallel()
 	needFRR(t)
 	s := testenv.StartService(t, testenv.Options{})
 	s.Must("up", write(t, "routed.yaml", routed))

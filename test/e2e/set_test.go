@@ -19,6 +19,7 @@ const plainGraph = `<graphml>
 
 // A file's keys are overridden on the command line, whatever its format.
 func TestUpTakesSettings(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartService(t, testenv.Options{})
 	file := write(t, "pair.graphml", plainGraph)
 	s.Must("up", file, "--set", "routing.protocol=static", "--set", "nodes.denver.kind=host", "--set", "name=other")
@@ -39,6 +40,7 @@ func TestUpTakesSettings(t *testing.T) {
 
 // What the machine lacks is refused with its line, or left out on request.
 func TestUpGoesOnWithoutWhatTheMachineLacks(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartService(t, testenv.Options{})
 	file := write(t, "slow.yaml", "name: slow\nrouting: static\nnodes: {a: {}, b: {}}\nlinks:\n  - {endpoints: [a, b], rate: 10mbit, delay: 20ms}\n")
 	_, stderr, code := s.Trellis("validate", "--here", file)

@@ -56,6 +56,7 @@ func guarded(t *testing.T, s *testenv.Service) {
 // TestALoopInANodeIsStopped has packets circle within a node, whose CPU limit does not
 // bound that.
 func TestALoopInANodeIsStopped(t *testing.T) {
+	testenv.Measures(t)
 	testenv.NeedCommand(t, "python3", "awk")
 	s := testenv.StartService(t, testenv.Options{})
 	guarded(t, s)
@@ -121,6 +122,7 @@ func TestALoopInANodeIsStopped(t *testing.T) {
 
 // TestALoopOverLinksIsStopped has two nodes bridge the two links that they share.
 func TestALoopOverLinksIsStopped(t *testing.T) {
+	testenv.Measures(t)
 	testenv.NeedCommand(t, "python3")
 	for _, c := range []struct{ what, to string }{{"broadcast", "ffffffffffff"}, {"to nobody", "02aabbccddee"}} {
 		t.Run(c.what, func(t *testing.T) {
@@ -154,6 +156,7 @@ links:
 // them in each round, so that none is seen again: what tells is that there are far more
 // than have come.
 func TestALoopThatRewritesIsStopped(t *testing.T) {
+	testenv.Measures(t)
 	testenv.NeedCommand(t, "python3", "awk", "nft")
 	s := testenv.StartService(t, testenv.Options{})
 	guarded(t, s)

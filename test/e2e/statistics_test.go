@@ -126,6 +126,7 @@ func metric(t *testing.T, text, series string) float64 {
 // TestStatisticsAcrossMachines counts known packets on their way through a router of
 // another host, by every means that tells of them.
 func TestStatisticsAcrossMachines(t *testing.T) {
+	t.Parallel()
 	testenv.NeedCommand(t, "ping", "tcpdump", "nft", "bash")
 	s := testenv.StartSandbox(t, testenv.SandboxOptions{})
 	s.Must("up", write(t, "chain.yaml", chain))

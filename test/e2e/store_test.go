@@ -123,6 +123,7 @@ func (f *flows) restored(t *testing.T, n int, within time.Duration, cut func()) 
 // nor refuses, and takes one of two paths between the others away: all links must be on
 // the other one as soon as with the store.
 func TestRepairsWhileTheStoreHangs(t *testing.T) {
+	t.Parallel()
 	const links = 50
 	s := testenv.StartSandbox(t, testenv.SandboxOptions{Hosts: []string{"alpha", "beta", "gamma"}})
 	addr := map[string]string{"beta": "192.0.2.3", "gamma": "192.0.2.5"}
@@ -227,6 +228,7 @@ func TestRepairsWhileTheStoreHangs(t *testing.T) {
 
 // TestLostStore moves the store away, as the disk that fails does.
 func TestLostStore(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartService(t, testenv.Options{})
 	s.Must("up", write(t, "kept.yaml", fmt.Sprintf(pair, "kept")))
 	before := show(t, s, "kept")

@@ -19,6 +19,7 @@ import (
 
 // TestVerbs uses the verbs that look at a running network, on one of them.
 func TestVerbs(t *testing.T) {
+	t.Parallel()
 	s := testenv.StartService(t, testenv.Options{})
 	file := write(t, "v.yaml", `name: v
 routing: static

@@ -14,6 +14,7 @@ import (
 // TestWriteMemory: what FRR is told to save is there again when its node restarts, by
 // request and after its death, until the generated configuration is another one.
 func TestWriteMemory(t *testing.T) {
+	t.Parallel()
 	needFRR(t)
 	s := testenv.StartService(t, testenv.Options{})
 	file := write(t, "wm.yaml", "name: wm\nrouting: {protocol: ospf, timers: fast}\nnodes: {a: {}, b: {}}\nlinks: [[a, b]]\n")

@@ -20,8 +20,16 @@ import (
 const UnprivilegedVariable = "TRELLIS_TEST_UNPRIVILEGED"
 
 // NeedRoot skips the test where it does not run as root, which it needs for the
-// reason.
+// reason. As what needs root makes something of the machine's, it waits for tests that
+// measure ([Measures]). A parallel test calls t.Parallel first: while it waits for its
+// turn it would keep others waiting.
 func NeedRoot(t testing.TB, reason string) {
+	t.Helper()
+	needRoot(t, reason)
+	share(t)
+}
+
+func needRoot(t testing.TB, reason string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: " + reason)

@@ -1,11 +1,15 @@
 // Command gotest runs `go test` and prints what matters of it: a line for every
-// package, failures in full, skipped tests with their reasons, and a last line
-// that counts. Its arguments are go test's; `--` separates several runs, one
-// after the other, counted together. Leading NAME=value arguments of a run are
-// set in its environment.
+// package, failures in full, skipped tests with their reasons, and at the end the
+// slowest tests, the time of each phase, and a line that counts.
 //
-//	gotest ./internal/... -- CGO_ENABLED=1 -race ./internal/agent
+// Its arguments are go test's. `--` separates runs that follow one another, `||`
+// series of runs that go on at once, and `then` stages, each of which waits for all
+// of the one before; all are counted together. Before a run's arguments may stand its
+// name, with a colon, and NAME=value settings of its environment.
 //
+//	gotest measuring: -p 1 -run Rate ./internal/... then plain: ./... || race: CGO_ENABLED=1 -race ./internal/agent
+//
+// TRELLIS_TEST_PHASES names phases that went before, as "lint 12,build 3" (seconds).
 // The exit status is 1 where anything failed.
 package main
 
@@ -16,34 +20,46 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
 )
 
 func main() {
 	r := newReport(os.Stdout)
-	failed := false
-	for _, args := range split(os.Args[1:]) {
-		if err := run(r, args); err != nil {
-			fmt.Fprintf(os.Stderr, "go test: %v\n", err)
-			failed = true
+	r.phases = parsePhases(os.Getenv("TRELLIS_TEST_PHASES"))
+	var failed atomic.Bool
+	for _, stage := range split(os.Args[1:], "then") {
+		var series sync.WaitGroup
+		for _, runs := range split(stage, "||") {
+			series.Go(func() {
+				for _, args := range split(runs, "--") {
+					if err := run(r, args); err != nil {
+						fmt.Fprintf(os.Stderr, "go test: %v\n", err)
+						failed.Store(true)
+					}
+				}
+			})
 		}
+		series.Wait()
 	}
 	r.summary()
-	if failed || r.failed > 0 {
+	if failed.Load() || r.failed > 0 {
 		os.Exit(1)
 	}
 }
 
-// split cuts the arguments at every "--".
-func split(args []string) [][]string {
-	runs := [][]string{nil}
+// split cuts the arguments at every separator.
+func split(args []string, separator string) [][]string {
+	parts := [][]string{nil}
 	for _, a := range args {
-		if a == "--" {
-			runs = append(runs, nil)
+		if a == separator {
+			parts = append(parts, nil)
 			continue
 		}
-		runs[len(runs)-1] = append(runs[len(runs)-1], a)
+		parts[len(parts)-1] = append(parts[len(parts)-1], a)
 	}
-	return runs
+	return parts
 }
 
 // isSetting reports whether an argument sets a variable of the environment.
@@ -54,6 +70,12 @@ func isSetting(arg string) bool {
 
 // run runs one `go test` and reports on its events as they come.
 func run(r *report, args []string) error {
+	name := "tests"
+	if len(args) > 0 && strings.HasSuffix(args[0], ":") {
+		name, args = strings.TrimSuffix(args[0], ":"), args[1:]
+	}
+	begun := time.Now()
+	defer func() { r.phase(name, time.Since(begun)) }()
 	env := 0
 	for env < len(args) && isSetting(args[env]) {
 		env++
@@ -72,7 +94,7 @@ func run(r *report, args []string) error {
 	for {
 		line, err := lines.ReadBytes('\n')
 		if len(line) > 0 {
-			r.line(line)
+			r.line(name, line)
 		}
 		if err == io.EOF {
 			break

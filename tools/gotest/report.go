@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"time"
 )
 
 // event is a line of `go test -json`; see `go doc test2json`.
@@ -19,66 +22,92 @@ type event struct {
 	Elapsed    float64 // seconds, of a test or package that has ended
 }
 
-// report turns events into text and counts.
+// report turns events into text and counts. Several runs may report at once.
 type report struct {
+	mu                      sync.Mutex
 	w                       io.Writer
 	passed, failed, skipped int
 	// output holds what unfinished tests have written, by package and test. The
 	// package's own is under the empty name.
-	output map[string]map[string]*strings.Builder
+	output map[suite]map[string]*strings.Builder
 	// broken holds the packages that have a failed test to show for their failure.
-	broken map[string]bool
+	broken map[suite]bool
 	times  []timing // of tests that are no part of another
+	phases []timing // in the order of their ends
 }
 
-// timing is what one test took.
+// suite is a package's tests in one run: another run may have them at the same time.
+type suite struct{ run, pkg string }
+
+// timing is what a test, or a phase, took.
 type timing struct {
-	test    string
+	what    string
 	seconds float64
 }
 
 const (
 	// mostSlow bounds the tests that the summary names for their time.
-	mostSlow = 15
+	mostSlow = 10
 	// slow is from when on a test is named, in seconds.
 	slow = 5
 )
 
 func newReport(w io.Writer) *report {
-	return &report{w: w, output: make(map[string]map[string]*strings.Builder), broken: make(map[string]bool)}
+	return &report{w: w, output: make(map[suite]map[string]*strings.Builder), broken: make(map[suite]bool)}
 }
 
-// line takes one line of output. What is not an event is passed on.
-func (r *report) line(line []byte) {
+// parsePhases reads "lint 12,build 3". What is none is left out.
+func parsePhases(text string) (phases []timing) {
+	for part := range strings.SplitSeq(text, ",") {
+		name, seconds, _ := strings.Cut(part, " ")
+		if n, err := strconv.ParseFloat(seconds, 64); err == nil {
+			phases = append(phases, timing{name, n})
+		}
+	}
+	return phases
+}
+
+// phase notes what a phase has taken.
+func (r *report) phase(name string, took time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.phases = append(r.phases, timing{name, took.Seconds()})
+}
+
+// line takes one line of a run's output. What is not an event is passed on.
+func (r *report) line(run string, line []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	var e event
 	if err := json.Unmarshal(line, &e); err != nil {
 		r.w.Write(line)
 		return
 	}
-	r.event(e)
+	r.event(run, e)
 }
 
-func (r *report) event(e event) {
+func (r *report) event(run string, e event) {
+	s := suite{run, e.Package}
 	switch e.Action {
 	case "build-output":
 		io.WriteString(r.w, e.Output)
 	case "output":
-		r.keep(e)
+		r.keep(s, e)
 	case "pass", "fail", "skip":
 		if e.Test == "" {
-			r.endPackage(e)
+			r.endPackage(s, e)
 		} else {
-			r.endTest(e)
+			r.endTest(s, e)
 		}
 	}
 }
 
 // keep stores output until it is known whether it matters.
-func (r *report) keep(e event) {
-	tests := r.output[e.Package]
+func (r *report) keep(s suite, e event) {
+	tests := r.output[s]
 	if tests == nil {
 		tests = make(map[string]*strings.Builder)
-		r.output[e.Package] = tests
+		r.output[s] = tests
 	}
 	b := tests[e.Test]
 	if b == nil {
@@ -89,12 +118,12 @@ func (r *report) keep(e event) {
 }
 
 // endTest counts a test and shows it unless it passed.
-func (r *report) endTest(e event) {
+func (r *report) endTest(s suite, e event) {
 	text := ""
-	if b := r.output[e.Package][e.Test]; b != nil {
+	if b := r.output[s][e.Test]; b != nil {
 		text = b.String()
 	}
-	delete(r.output[e.Package], e.Test)
+	delete(r.output[s], e.Test)
 	if e.Elapsed >= slow && !strings.Contains(e.Test, "/") {
 		r.times = append(r.times, timing{e.Package + " " + e.Test, e.Elapsed})
 	}
@@ -106,9 +135,17 @@ func (r *report) endTest(e event) {
 		fmt.Fprintf(r.w, "--- SKIP: %s %s: %s\n", e.Package, e.Test, reason(text))
 	case "fail":
 		r.failed++
-		r.broken[e.Package] = true
-		fmt.Fprintf(r.w, "=== FAIL: %s %s\n%s", e.Package, e.Test, unframed(text))
+		r.broken[s] = true
+		fmt.Fprintf(r.w, "=== FAIL: %s %s%s\n%s", e.Package, e.Test, s.label(), unframed(text))
 	}
+}
+
+// label tells the run of a failure, where it has a name.
+func (s suite) label() string {
+	if s.run == "" {
+		return ""
+	}
+	return " (" + s.run + ")"
 }
 
 // unframed is a test's output without go test's notes on when it ran.
@@ -144,9 +181,9 @@ func reason(text string) string {
 
 // endPackage prints go test's closing line of a package, and where the package
 // failed otherwise than by a test, everything that it has written.
-func (r *report) endPackage(e event) {
-	tests := r.output[e.Package]
-	delete(r.output, e.Package)
+func (r *report) endPackage(s suite, e event) {
+	tests := r.output[s]
+	delete(r.output, s)
 	own := ""
 	if b := tests[""]; b != nil {
 		own = b.String()
@@ -156,10 +193,10 @@ func (r *report) endPackage(e event) {
 		// A test that never ended: the process crashed or ran out of time.
 		for _, name := range sortedKeys(tests) {
 			r.failed++
-			r.broken[e.Package] = true
-			fmt.Fprintf(r.w, "=== FAIL: %s %s (did not end)\n%s", e.Package, name, unframed(tests[name].String()))
+			r.broken[s] = true
+			fmt.Fprintf(r.w, "=== FAIL: %s %s%s (did not end)\n%s", e.Package, name, s.label(), unframed(tests[name].String()))
 		}
-		if !r.broken[e.Package] {
+		if !r.broken[s] {
 			r.failed++ // it does not build, or failed outside of any test
 		}
 		io.WriteString(r.w, strings.TrimPrefix(own, "FAIL\n"))
@@ -181,12 +218,19 @@ func sortedKeys(m map[string]*strings.Builder) []string {
 	return keys
 }
 
-// summary prints the slowest tests, since the suite takes as long as they do, and
-// the last line.
+// summary prints the slowest tests and the phases, since the suite takes as long as
+// they do, and the last line.
 func (r *report) summary() {
 	slices.SortStableFunc(r.times, func(a, b timing) int { return cmp.Compare(b.seconds, a.seconds) })
 	for _, t := range r.times[:min(mostSlow, len(r.times))] {
-		fmt.Fprintf(r.w, "%6.1f s  %s\n", t.seconds, t.test)
+		fmt.Fprintf(r.w, "%6.1f s  %s\n", t.seconds, t.what)
+	}
+	if len(r.phases) > 0 {
+		var parts []string
+		for _, p := range r.phases {
+			parts = append(parts, fmt.Sprintf("%s %.0f s", p.what, p.seconds))
+		}
+		fmt.Fprintf(r.w, "phases: %s\n", strings.Join(parts, ", "))
 	}
 	fmt.Fprintf(r.w, "%d passed, %d failed, %d skipped\n", r.passed, r.failed, r.skipped)
 }

@@ -126,6 +126,7 @@ func TestJudge(t *testing.T) {
 // TestAll checks that an attack by many nodes has each of them run several programs, and
 // all programs run.
 func TestAll(t *testing.T) {
+	testenv.Measures(t)
 	picked, err := Select([]string{"all"})
 	if err != nil {
 		t.Fatal(err)

@@ -3,10 +3,13 @@ package forward
 import (
 	"net/netip"
 	"testing"
+
+	"trellis/test/testenv"
 )
 
 // What a forwarder in user space makes of a frame is what a router makes of it.
 func TestUserForward(t *testing.T) {
+	testenv.Measures(t)
 	fib := userTable(1000)
 	c, err := lookUp(UserPacket)
 	if err != nil {

@@ -49,6 +49,7 @@ func nothingLeft(t *testing.T) {
 }
 
 func TestEveryConfigurationForwards(t *testing.T) {
+	testenv.Measures(t)
 	testenv.NeedRoot(t, "makes network namespaces")
 	nothingLeft(t)
 	for _, tc := range []struct {
@@ -126,6 +127,7 @@ func mustRig(t *testing.T, name string) *rig {
 }
 
 func TestRouterThatStopsIsAnError(t *testing.T) {
+	testenv.Measures(t)
 	r := mustRig(t, VethMirred)
 	err := r.routers[0].Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0) })
 	if err != nil {
@@ -139,6 +141,7 @@ func TestRouterThatStopsIsAnError(t *testing.T) {
 
 // The sink must tell a frame from the right one, and say how it differs.
 func TestWrongFramesDoNotCount(t *testing.T) {
+	testenv.Measures(t)
 	for _, tc := range []struct {
 		config, want string
 		spoil        func(*rig) error
@@ -167,6 +170,7 @@ func TestWrongFramesDoNotCount(t *testing.T) {
 
 // Each frame is written anew, so a long run ends with frames like its first.
 func TestEveryFrameArrivesOnce(t *testing.T) {
+	testenv.Measures(t)
 	r := mustRig(t, Native)
 	s, err := r.meter.run(1 << 17)
 	if err != nil {
@@ -178,6 +182,7 @@ func TestEveryFrameArrivesOnce(t *testing.T) {
 }
 
 func TestFramesOnAnotherCoreAreAnError(t *testing.T) {
+	testenv.Measures(t)
 	r := mustRig(t, Native)
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
@@ -196,6 +201,7 @@ func TestFramesOnAnotherCoreAreAnError(t *testing.T) {
 }
 
 func TestInterruptLeavesNothing(t *testing.T) {
+	testenv.Measures(t)
 	testenv.NeedRoot(t, "makes network namespaces")
 	nothingLeft(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -215,6 +221,7 @@ func TestInterruptLeavesNothing(t *testing.T) {
 
 // Everything is in the namespaces of the bench: the machine's sees nothing of it.
 func TestMachineIsNotTouched(t *testing.T) {
+	testenv.Measures(t)
 	r := mustRig(t, Shortbridge)
 	for _, device := range []string{genDevice, inCard, outCard, inPort(0)} {
 		if _, err := os.Stat("/sys/class/net/" + device); err == nil {

@@ -177,6 +177,7 @@ func TestParts(t *testing.T) {
 
 // Everything once, in short.
 func TestQuick(t *testing.T) {
+	testenv.Measures(t)
 	testenv.NeedRoot(t, "makes network namespaces")
 	last := int32(0)
 	r, err := Run(t.Context(), Config{Quick: true, Force: true, Progress: func(p *trellisv1.Progress) {

@@ -31,6 +31,7 @@ func namespaces(t *testing.T) int {
 }
 
 func TestStreamsPassEveryKindOfLink(t *testing.T) {
+	testenv.Measures(t)
 	testenv.NeedRoot(t, "makes network namespaces")
 	before := namespaces(t)
 	report, err := Run(t.Context(), Config{Routers: []int{0, 2}, Length: time.Second, Repeat: 1})
@@ -60,6 +61,7 @@ func TestStreamsPassEveryKindOfLink(t *testing.T) {
 }
 
 func TestPathsDifferInOffloadAlone(t *testing.T) {
+	testenv.Measures(t)
 	testenv.NeedRoot(t, "makes network namespaces")
 	for kind, want := range map[Kind]bool{Shortbridge: true, Veth: true, VethNoOffload: false} {
 		p, err := newPath(1, kind)
@@ -87,6 +89,7 @@ func TestPathsDifferInOffloadAlone(t *testing.T) {
 }
 
 func TestBrokenPathIsAnError(t *testing.T) {
+	testenv.Measures(t)
 	testenv.NeedRoot(t, "makes network namespaces")
 	p, err := newPath(1, Veth)
 	if err != nil {
@@ -113,6 +116,7 @@ func TestBrokenPathIsAnError(t *testing.T) {
 }
 
 func TestNothingIsLeftInTheRootContext(t *testing.T) {
+	testenv.Measures(t)
 	testenv.NeedRoot(t, "makes network namespaces")
 	p, err := newPath(0, Shortbridge)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 // TestMany starts, adopts and removes TRELLIS_MANY nodes, with a CPU limit of
 // TRELLIS_CPU each, and prints what it costs.
 func TestMany(t *testing.T) {
+	testenv.Measures(t)
 	n, err := strconv.Atoi(os.Getenv("TRELLIS_MANY"))
 	if err != nil {
 		t.Skip("set TRELLIS_MANY to a number of nodes")

@@ -431,10 +431,10 @@ func TestSysctlsAreBounded(t *testing.T) {
 	})
 }
 
-// needConfined skips where the kernel has no programs for control groups.
+// needConfined skips where the kernel takes no programs that bound nodes.
 func needConfined(t *testing.T, r *Runtime) {
 	t.Helper()
 	if r.confined == nil {
-		t.Skip("the kernel has no control groups of version 2")
+		t.Skip("this kernel does not take the programs that bound nodes' sockets; trellis doctor says why")
 	}
 }

@@ -63,6 +63,7 @@ func TestForkBomb(t *testing.T) {
 }
 
 func TestCPULimit(t *testing.T) {
+	testenv.Measures(t)
 	r := newRuntime(t, Config{})
 	s := spec("a")
 	s.Limits.CPU = 0.1
@@ -129,6 +130,7 @@ func TestDiskLimit(t *testing.T) {
 // TestNetworksShareTheCPU: a network of many busy nodes leaves another's single one
 // its share.
 func TestNetworksShareTheCPU(t *testing.T) {
+	testenv.Measures(t)
 	r := newRuntime(t, Config{})
 	busy := []Service{{Name: "busy", Argv: []string{"/bin/sh", "-c", "while :; do :; done"}}}
 	var crowd []ID
@@ -254,6 +256,7 @@ func TestAServiceKilledForMemory(t *testing.T) {
 // TestADyingNodeIsHastened removes a node with many busy processes and next to nothing
 // of the processor: killed, they need some to end.
 func TestADyingNodeIsHastened(t *testing.T) {
+	testenv.Measures(t)
 	r := newRuntime(t, Config{})
 	s := spec("a")
 	s.Limits.Pids = 512

@@ -6,11 +6,14 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"trellis/test/testenv"
 )
 
 // TestQuotasOfTheMachine has a node take all that it can of what the kernel counts by
 // user and user namespace. Others, and the machine's root, must not miss it.
 func TestQuotasOfTheMachine(t *testing.T) {
+	testenv.Measures(t)
 	const take = `
 libc.mq_open.restype = ctypes.c_int
 class attr(ctypes.Structure): _fields_ = [("f", ctypes.c_long), ("max", ctypes.c_long), ("size", ctypes.c_long), ("cur", ctypes.c_long), ("r", ctypes.c_long * 4)]

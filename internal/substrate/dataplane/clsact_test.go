@@ -3,7 +3,6 @@ package dataplane_test
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -11,33 +10,11 @@ import (
 	"trellis/internal/substrate/dataplane"
 	"trellis/internal/substrate/nstest"
 	"trellis/internal/substrate/port"
-	"trellis/test/testenv"
 )
 
-// withoutTCX, in the environment, has the tests of this package use filters.
+// withoutTCX, in the environment, has the tests of this package use the filters of
+// older kernels, which are held to every promise that the links keep.
 const withoutTCX = "TRELLIS_TEST_WITHOUT_TCX"
-
-// TestWithoutTCX holds the filters of older kernels to every promise that the
-// links keep: it runs the other tests once more, with filters.
-func TestWithoutTCX(t *testing.T) {
-	testenv.NeedRoot(t, "makes network namespaces")
-	if os.Getenv(withoutTCX) != "" {
-		t.Skip("runs without tcx already")
-	}
-	// How exact a rate is kept is the policer's and the qdisc's doing.
-	const skip = "^(TestWithoutTCX|TestRateIsKept|TestRateOfTheFastPath|TestTCPReachesItsRate)$"
-	cmd := exec.Command(os.Args[0], "-test.v", "-test.short", "-test.count=1", "-test.skip="+skip)
-	cmd.Env = append(os.Environ(), withoutTCX+"=1")
-	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "--- PASS: TestReplacementLosesNothing") {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	for line := range strings.Lines(string(out)) {
-		if strings.HasPrefix(line, "---") {
-			t.Log(strings.TrimSpace(line))
-		}
-	}
-}
 
 // filterLab is a lab that uses filters, with one wire.
 func filterLab(t *testing.T) (*lab, []*nstest.Node, [2]string) {

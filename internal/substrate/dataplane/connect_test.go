@@ -17,6 +17,7 @@ import (
 	"trellis/internal/substrate/shaper"
 	"trellis/internal/tunnel"
 	"trellis/internal/vnet"
+	"trellis/test/testenv"
 )
 
 // TestPathIsReadBack, whatever it is, and is changed in place.
@@ -74,6 +75,7 @@ func TestNarrowPathDropsWhatIsLong(t *testing.T) {
 // TestStartKeepsWhatArrives as it is: a value that is replaced, were it by its
 // like, may be another's while a program reads it.
 func TestStartKeepsWhatArrives(t *testing.T) {
+	testenv.Measures(t)
 	b := newBench(t)
 	must(t, b.Connect(b.port, b.port, path4(b.uplink)))
 	must(t, b.Close())

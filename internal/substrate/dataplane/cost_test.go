@@ -9,11 +9,13 @@ import (
 	"trellis/internal/substrate/dataplane"
 	"trellis/internal/substrate/nstest"
 	"trellis/internal/substrate/port"
+	"trellis/test/testenv"
 )
 
 // TestDeployCost makes the ports of a network of 754 nodes and 900 links, and
 // removes them, within times that doing it one by one would miss.
 func TestDeployCost(t *testing.T) {
+	testenv.Measures(t)
 	l := newLab(t)
 	const links = 900
 	made := nodes(t, 30) // stand in for 754: what counts is the ports
@@ -77,6 +79,7 @@ func TestDeployCost(t *testing.T) {
 // shortbridges with the same over plain veth pairs without transmit checksum
 // offload, which is how other tools join containers.
 func TestTCPBeatsPlainVeth(t *testing.T) {
+	testenv.Measures(t)
 	if testing.Short() {
 		t.Skip("measures throughput")
 	}

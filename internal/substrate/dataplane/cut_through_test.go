@@ -19,6 +19,7 @@ import (
 	"trellis/internal/substrate/dataplane"
 	"trellis/internal/substrate/nstest"
 	"trellis/internal/tunnel"
+	"trellis/test/testenv"
 )
 
 // crossing is a router between two paths across the underlay: frames arrive by the one at eth1, and leave
@@ -232,6 +233,7 @@ func TestGoesByTheNode(t *testing.T) {
 // A frame waits for those before it: while one is on its way by the node, or was lost there, none is cut
 // through.
 func TestCutThroughKeepsTheOrder(t *testing.T) {
+	testenv.Measures(t)
 	c := newCrossing(t)
 	frame := c.ipv4("10.0.9.5", 100)
 	outer := wrap(c.from, true, frame)
@@ -373,6 +375,7 @@ func TestCutThroughEndsAtOnce(t *testing.T) {
 // tick, some go by the node, and those behind them do not. Others of the port, which go to the stack or
 // miss the FIB cache, make the flow change its way more often.
 func TestFlowsKeepTheirOrder(t *testing.T) {
+	testenv.Measures(t)
 	r, load := newThoroughfare(t)
 	r.needFastPath(t)
 	r.fast(t, r.port, true)

@@ -20,6 +20,7 @@ import (
 	"trellis/internal/substrate/port"
 	"trellis/internal/substrate/shaper"
 	"trellis/internal/vnet"
+	"trellis/test/testenv"
 )
 
 // TestOtherLayout opens what a build with another layout of the maps has left: its
@@ -135,6 +136,7 @@ func otherBuild(t testing.TB, dir string) *dataplane.Dataplane {
 // TestReplacementLosesNothing opens the data plane of another build, many times,
 // while numbered datagrams flow, and misses none.
 func TestReplacementLosesNothing(t *testing.T) {
+	testenv.Measures(t)
 	l := newLab(t)
 	n := nodes(t, 2)
 	l.wire(t, n[0], "eth1", n[1], "eth1")

@@ -19,6 +19,7 @@ import (
 	"trellis/internal/substrate/nstest"
 	"trellis/internal/tunnel"
 	"trellis/internal/vnet"
+	"trellis/test/testenv"
 )
 
 // load sends a frame out of one device, over and over, and counts those that
@@ -214,6 +215,7 @@ func (r *thoroughfare) connect(t testing.TB) {
 // TestNothingIsLost restarts the service and replaces the programs, at full load
 // through the fast path, and misses no frame.
 func TestNothingIsLost(t *testing.T) {
+	testenv.Measures(t)
 	r, load := newThoroughfare(t)
 	ports, fast := []string{r.device(t, r.port), r.device(t, r.port2)}, r.FastPathSupported() == nil
 	must(t, r.Close())

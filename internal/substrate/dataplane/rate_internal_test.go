@@ -4,11 +4,14 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"trellis/test/testenv"
 )
 
 // TestClocksAreAccurate holds what a class's clock counts for frames, as the programs compute it
 // (cost_of of bpf/rate.h), against what they take.
 func TestClocksAreAccurate(t *testing.T) {
+	testenv.Measures(t)
 	for rate := uint64(slowestRate); rate <= 1e12; rate = rate*3 + 8 {
 		c := Rate{Bits: rate, Burst: 20_000, Queue: rate / 80, MTU: 1500}.class()
 		for _, bytes := range []uint64{64, 1514, 1 << 19} {

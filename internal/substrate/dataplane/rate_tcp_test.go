@@ -12,12 +12,14 @@ import (
 	"trellis/internal/substrate/nstest"
 	"trellis/internal/substrate/shaper"
 	"trellis/internal/vnet"
+	"trellis/test/testenv"
 )
 
 // TestTCPReachesItsRate has one flow, from another machine through a router that leaves by a
 // rated link, fill that link; whichever path the router takes. Frames count as the rate
 // counts them, headers and all. TRELLIS_RATES=all tries all rates and CUBIC and BBR.
 func TestTCPReachesItsRate(t *testing.T) {
+	testenv.Measures(t)
 	rates, controls := []uint64{10e6, 100e6}, []string{"cubic"}
 	if os.Getenv("TRELLIS_RATES") == "all" {
 		rates = []uint64{1e6, 10e6, 100e6, 1e9}

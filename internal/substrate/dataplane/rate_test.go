@@ -25,6 +25,7 @@ import (
 	"trellis/internal/substrate/shaper"
 	"trellis/internal/tunnel"
 	"trellis/internal/vnet"
+	"trellis/test/testenv"
 )
 
 // stream sends numbered frames at a pace, by one device, and looks at what of them leaves by
@@ -357,6 +358,7 @@ func sampleRates() []sampled {
 
 // TestRateIsKept sends more than a rated link carries: what arrives is the rate, in order.
 func TestRateIsKept(t *testing.T) {
+	testenv.Measures(t)
 	pathsOf(t, func(t *testing.T, local bool) {
 		for _, c := range sampleRates() {
 			t.Run(fmt.Sprintf("%d Mbit/s, %d bytes", c.rate/1e6, c.length), func(t *testing.T) {
@@ -398,6 +400,7 @@ func TestRateIsKept(t *testing.T) {
 // TestRateOfTheFastPath sends a little less than a rated link carries, and a little more: the
 // one stays on the fast path, the other does not.
 func TestRateOfTheFastPath(t *testing.T) {
+	testenv.Measures(t)
 	for _, c := range sampleRates() {
 		t.Run(fmt.Sprintf("%d Mbit/s, %d bytes", c.rate/1e6, c.length), func(t *testing.T) {
 			r := newRated(t, false, c.length, c.rate)
@@ -414,6 +417,7 @@ func TestRateOfTheFastPath(t *testing.T) {
 			r.pace(t, c.rate/2, c.length, noWindow, strict)
 			r.start(t, r.frame)
 			// The tolerance is used up in a hundred times as long, by a hundredth too much.
+			steady := true // the pace was kept throughout
 			used := 400*time.Millisecond + 150*max(2*time.Millisecond, time.Duration(2*1476*8e9/c.rate))
 			for _, want := range []struct {
 				percent uint64
@@ -422,7 +426,8 @@ func TestRateOfTheFastPath(t *testing.T) {
 			}{{99, 500 * time.Millisecond, false}, {101, used, true}} {
 				over, kept := uint64(0), false
 				for range 4 {
-					if over, kept = try(want.percent, want.during); (over != 0) == want.over {
+					over, kept = try(want.percent, want.during)
+					if steady = steady && kept; (over != 0) == want.over {
 						break
 					}
 				}
@@ -431,7 +436,9 @@ func TestRateOfTheFastPath(t *testing.T) {
 					t.Errorf("at %d %% of the rate, %d packets went over", want.percent, over)
 				}
 			}
-			if f := r.finish(t); f.Reordered != 0 || f.Sent != f.Received {
+			// A processor that is taken away has it otherwise (bpf/rate.h); TestOrderIsKept tries
+			// it again then.
+			if f := r.finish(t); f.Reordered != 0 && steady || f.Sent != f.Received {
 				t.Errorf("%+v", f)
 			}
 		})
@@ -442,6 +449,7 @@ func TestRateOfTheFastPath(t *testing.T) {
 // frame overtakes another, and none is lost that the queue had room for. A processor that is
 // taken away for long may have it otherwise (bpf/rate.h), so it is tried again.
 func TestOrderIsKept(t *testing.T) {
+	testenv.Measures(t)
 	pathsOf(t, func(t *testing.T, local bool) {
 		seed := uint64(time.Now().UnixNano())
 		for try := uint64(0); ; try++ {

@@ -12,6 +12,7 @@ import (
 	"trellis/internal/substrate/nstest"
 	"trellis/internal/substrate/port"
 	"trellis/internal/substrate/rcu"
+	"trellis/test/testenv"
 )
 
 // scalePorts, in the environment, is how many ports TestScale makes.
@@ -21,6 +22,7 @@ const scalePorts = "TRELLIS_SCALE_PORTS"
 // they become more, what a service that starts finds, and what one network costs
 // among all the others.
 func TestScale(t *testing.T) {
+	testenv.Measures(t)
 	l := newLab(t)
 	total, each := 400, 40 // ports, and of them in one network
 	if n, err := strconv.Atoi(os.Getenv(scalePorts)); err == nil {

@@ -13,6 +13,7 @@ import (
 	"trellis/internal/substrate/port"
 	"trellis/internal/substrate/shaper"
 	"trellis/internal/vnet"
+	"trellis/test/testenv"
 )
 
 // throughput gives the TCP throughput of one stream in bit/s, as the receiver
@@ -116,6 +117,7 @@ func mustCarry(t *testing.T, from *nstest.Node, device string, rate float64) {
 
 // TestWireRates gives the two directions of a link different rates.
 func TestWireRates(t *testing.T) {
+	testenv.Measures(t)
 	l := newLab(t)
 	n := nodes(t, 2)
 	ports := l.wire(t, n[0], "eth1", n[1], "eth1")
@@ -143,6 +145,7 @@ func TestWireRates(t *testing.T) {
 // TestLANRates shapes what one node sends into a LAN, by a helper pair, and what
 // it gets, at its port.
 func TestLANRates(t *testing.T) {
+	testenv.Measures(t)
 	l := newLab(t)
 	n := nodes(t, 2)
 	l.lan(t, "tblan", 1500, n[1])

@@ -6,11 +6,13 @@ import (
 	"trellis/internal/substrate/dataplane"
 	"trellis/internal/substrate/nstest"
 	"trellis/internal/vnet"
+	"trellis/test/testenv"
 )
 
 // TestLeavesByAnyUplink has frames come in by an uplink with native XDP and leave by one whose
 // driver cannot send what XDP redirects: a bridge. All arrive, by the node's stack.
 func TestLeavesByAnyUplink(t *testing.T) {
+	testenv.Measures(t)
 	r := &thoroughfare{router: newRouter(t)}
 	nstest.Sh(t, `ip link add br0 type bridge; ip link add up1 type veth peer name wire1; ip link set up1 master br0
 		ip link set br0 up; ip link set up1 up; ip link set wire1 up; ethtool -K br0 tx off >/dev/null; ethtool -K up1 tx off >/dev/null`)

@@ -52,6 +52,7 @@ func FuzzMemoryTables(f *testing.F) {
 // TestMemory has the kernel hold things for a namespace: packets that are shaped, or that
 // nobody reads, and messages that nobody reads.
 func TestMemory(t *testing.T) {
+	testenv.Measures(t)
 	testenv.NeedRoot(t, "makes a network namespace")
 	testenv.NeedCommand(t, "tc")
 	space := testenv.NewNetNS(t)
@@ -155,6 +156,7 @@ func TestMemory(t *testing.T) {
 // TestMemoryOfTables has a namespace's tables hold things, counts them, and stops when
 // it knows enough.
 func TestMemoryOfTables(t *testing.T) {
+	testenv.Measures(t)
 	testenv.NeedRoot(t, "makes a network namespace")
 	testenv.NeedCommand(t, "tc", "bridge")
 	space := testenv.NewNetNS(t)
@@ -212,6 +214,7 @@ func TestMemoryOfTables(t *testing.T) {
 // TestMemoryOfRoutes has IPv4 routes that differ in their prefixes alone, and others of
 // which each has a way of its own, and counts the ways when they matter.
 func TestMemoryOfRoutes(t *testing.T) {
+	testenv.Measures(t)
 	testenv.NeedRoot(t, "makes a network namespace")
 	space := testenv.NewNetNS(t)
 	n := &NS{fd: space.FD()}
@@ -241,6 +244,7 @@ func TestMemoryOfRoutes(t *testing.T) {
 
 // TestNeighbourTables reads how full the machine's tables are.
 func TestNeighbourTables(t *testing.T) {
+	testenv.Measures(t)
 	testenv.NeedRoot(t, "enters the machine's first network namespace")
 	tables, err := OpenNeighbourTables()
 	if err != nil {

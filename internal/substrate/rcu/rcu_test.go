@@ -20,6 +20,7 @@ func setting(t *testing.T) string {
 // TestExpediteNestsAndRestores holds twice and lets go twice. Another process
 // may hold meanwhile; then only it can put the setting back.
 func TestExpediteNestsAndRestores(t *testing.T) {
+	testenv.Measures(t)
 	testenv.NeedRoot(t, "writes"+" "+knob)
 	before := setting(t)
 	outer, err := Expedite()

@@ -67,6 +67,7 @@ func TestMeter(t *testing.T) {
 // TestProfile sends packets between the ends of a veth pair: all the same, as where
 // they circle, and each another.
 func TestProfile(t *testing.T) {
+	testenv.Measures(t)
 	testenv.NeedRoot(t, "makes a network namespace")
 	p, err := OpenProfiler()
 	if err != nil {
