@@ -1,8 +1,10 @@
 package e2e
 
 import (
+	"bufio"
 	"context"
-
+	"io"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -61,20 +63,19 @@ func TestLogsAndRestart(t *testing.T) {
 	// Follow ends with the node.
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
-	follow := s.Command(ctx, "logs", "-f", "ill/c")
-	var out strings.Builder
-	follow.Stdout = &out
-	if err := follow.Start(); err != nil {
-		t.Fatal(err)
-	}
+	follow := s.Command(ctx, "logs", "-f", "--tail", "1", "ill/c")
+	lines := startFollowing(t, follow)
 	before := show(t, s, "ill")
-	time.Sleep(time.Second)
 	s.Must("restart", "ill/c")
+	rest, err := io.ReadAll(lines)
+	if err != nil {
+		t.Error(err)
+	}
 	if err := follow.Wait(); err != nil {
 		t.Errorf("logs -f ends with %v", err)
 	}
-	if !strings.Contains(out.String(), "command: tick\n") {
-		t.Errorf("followed %q", out.String())
+	if !strings.Contains(string(rest), "command: tick\n") {
+		t.Errorf("followed %q", rest)
 	}
 	after := show(t, s, "ill")
 	if after.pids()["c"] == before.pids()["c"] || after.pids()["a"] != before.pids()["a"] {
@@ -91,11 +92,8 @@ func TestLogsAndRestart(t *testing.T) {
 		return code == 0 && strings.TrimSpace(now) != pid
 	})
 	// An interrupt ends following well.
-	follow = s.Command(ctx, "logs", "-f", "ill/c")
-	if err := follow.Start(); err != nil {
-		t.Fatal(err)
-	}
-	time.Sleep(time.Second)
+	follow = s.Command(ctx, "logs", "-f", "--tail", "1", "ill/c")
+	startFollowing(t, follow)
 	if err := follow.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
@@ -104,4 +102,23 @@ func TestLogsAndRestart(t *testing.T) {
 	}
 	s.Must("down", "ill")
 	nothingLeft(t, s)
+}
+
+// startFollowing starts a `logs -f` and gives its output once it follows.
+func startFollowing(t *testing.T, follow *exec.Cmd) *bufio.Reader {
+	t.Helper()
+	out, err := follow.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := follow.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewReader(out)
+	for range 2 { // the last one that there was, and one that comes
+		if _, err := lines.ReadString('\n'); err != nil {
+			t.Fatalf("logs -f prints nothing: %v", err)
+		}
+	}
+	return lines
 }

@@ -67,7 +67,6 @@ func newHomes(t *testing.T, before map[string]bool) []string {
 }
 
 func TestBenchDeploy(t *testing.T) {
-	testenv.Measures(t)
 	cmd, stdout, stderr := command(t, "--ring", "3", "--hosts", "2", "--routers", "1", "--routing", "static", "--repeat", "2", "--settle", "10ms")
 	before := homes(t)
 	if err := cmd.Run(); err != nil {
@@ -125,7 +124,6 @@ func awaitCreating(t *testing.T, started time.Time, before map[string]bool) {
 }
 
 func TestBenchDeployInterrupted(t *testing.T) {
-	testenv.Measures(t)
 	cmd, _, stderr := command(t, "--ring", "20", "--settle", "10ms")
 	before := homes(t)
 	if err := cmd.Start(); err != nil {
@@ -146,7 +144,6 @@ func TestBenchDeployInterrupted(t *testing.T) {
 }
 
 func TestBenchDeployRemovesWhatAKilledOneHasLeft(t *testing.T) {
-	testenv.Measures(t)
 	killed, _, _ := command(t, "--ring", "20", "--settle", "10ms")
 	before := homes(t)
 	if err := killed.Start(); err != nil {

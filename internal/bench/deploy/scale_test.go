@@ -5,12 +5,9 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-
-	"trellis/test/testenv"
 )
 
 func TestBenchScale(t *testing.T) {
-	testenv.Measures(t)
 	profiles, network := t.TempDir(), filepath.Join(t.TempDir(), "chain.yaml")
 	if err := os.WriteFile(network, []byte("name: chain\nnodes: {a: {}, b: {}, c: {}}\nlinks: [[a, b], [b, c]]\n"), 0o644); err != nil {
 		t.Fatal(err)

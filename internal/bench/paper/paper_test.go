@@ -175,9 +175,9 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// Everything once, in short.
+// Everything once, in short. What it makes is looked at, not how fast it is: it runs
+// beside others.
 func TestQuick(t *testing.T) {
-	testenv.Measures(t)
 	testenv.NeedRoot(t, "makes network namespaces")
 	last := int32(0)
 	r, err := Run(t.Context(), Config{Quick: true, Force: true, Progress: func(p *trellisv1.Progress) {

@@ -3,7 +3,6 @@ package dataplane_test
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -36,6 +35,7 @@ type stream struct {
 	sink            link.Link
 	length          int
 	stop            atomic.Bool
+	thread          atomic.Int64 // that sends
 	done            chan error
 }
 
@@ -158,17 +158,23 @@ func (s *stream) start(t testing.TB, frame []byte) {
 	go func() {
 		runtime.LockOSThread() // the thread ends with the goroutine
 		defer unix.Close(here)
+		s.thread.Store(int64(unix.Gettid()))
 		err := unix.Setns(here, unix.CLONE_NEWNET)
+		defer func() { s.done <- err }()
 		if err == nil {
 			err = pinThread()
 		}
 		for err == nil && !s.stop.Load() {
-			_, err = s.sender.Run(&ebpf.RunOptions{Data: frame, Repeat: 1 << 20, Flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES, BatchSize: 16})
-			if errors.Is(err, unix.EINTR) {
-				err = nil
-			}
+			_, err = s.sender.Run(&ebpf.RunOptions{
+				Data: frame, Repeat: 1 << 20, Flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES, BatchSize: 16,
+				//lint:ignore SA1019 nothing else of Run tells of a signal
+				Reset: func() { // after a signal, with which it would begin again
+					if s.stop.Load() {
+						runtime.Goexit()
+					}
+				},
+			})
 		}
-		s.done <- err
 	}()
 	t.Cleanup(func() { s.finish(t) })
 }
@@ -191,8 +197,16 @@ func pinThread() error {
 // finish stops sending, waits until what is on its way has arrived, and gives the figures.
 func (s *stream) finish(t testing.TB) figures {
 	t.Helper()
-	if !s.stop.Swap(true) {
-		must(t, <-s.done)
+	for ended := s.stop.Swap(true); !ended; {
+		select {
+		case err := <-s.done:
+			must(t, err)
+			ended = true
+		case <-time.After(5 * time.Millisecond):
+			// A signal ends a run of the sender, which takes seconds by itself; Go's
+			// runtime, whose signal it is, does nothing in a system call.
+			_ = unix.Tgkill(os.Getpid(), int(s.thread.Load()), unix.SIGURG) // which may have ended
+		}
 	}
 	f := s.read(t)
 	for deadline := time.Now().Add(time.Second); f.Sent != f.Received && time.Now().Before(deadline); f = s.read(t) {
@@ -368,28 +382,37 @@ func TestRateIsKept(t *testing.T) {
 				time.Sleep(250 * time.Millisecond)
 				r.pace(t, c.rate*3/2, c.length, noWindow, generous)
 				time.Sleep(50 * time.Millisecond)
-				var got, offered float64
-				for try := range 6 { // other work of the machine's may be why it is less
+				var got, whole, offered float64
+				var first figures
+				var begun time.Time
+				steady := true       // more than the link carries was sent all the time
+				for try := range 4 { // other work of the machine's may be why it is less
 					before, from := r.read(t), time.Now()
+					if try == 0 {
+						first, begun = before, from
+					}
 					time.Sleep(time.Duration(300+200*try) * time.Millisecond)
-					after, took := r.read(t), time.Since(from)
-					of := float64(c.length) * 8 / took.Seconds() / float64(c.rate)
-					got, offered = float64(after.Received-before.Received)*of, float64(after.Sent-before.Sent)*of
-					if got > 0.99 {
+					after, now := r.read(t), time.Now()
+					share := func(frames uint64, took time.Duration) float64 {
+						return float64(frames) * float64(c.length) * 8 / took.Seconds() / float64(c.rate)
+					}
+					got, offered = share(after.Received-before.Received, now.Sub(from)), share(after.Sent-before.Sent, now.Sub(from))
+					whole = share(after.Received-first.Received, now.Sub(begun)) // a pause is made up for
+					if steady = steady && offered > 1.4; got > 0.99 {
 						break
 					}
 				}
 				f := r.finish(t)
-				t.Logf("%.4f of the rate; %d sent, %d over", got, f.Sent, r.over())
+				t.Logf("%.4f of the rate, %.4f at last; %d sent, %d over", whole, got, f.Sent, r.over())
 				switch {
-				case got > 1.01:
-					t.Errorf("%.4f of the rate", got)
+				case whole > 1.01:
+					t.Errorf("%.4f of the rate", whole)
 				case got < 0.99 && offered < 1.4:
 					t.Logf("the machine had other things to do: %.2f of the rate was sent", offered)
 				case got < 0.99:
 					t.Errorf("%.4f of the rate", got)
 				}
-				if f.Reordered != 0 && offered > 1.4 {
+				if f.Reordered != 0 && steady {
 					t.Errorf("%d of %d frames were overtaken", f.Reordered, f.Received)
 				}
 			})
