@@ -29,6 +29,10 @@ func (s *Store) checkProtocol(ctx context.Context) error {
 	for {
 		bounded, cancel := s.call(ctx)
 		r, err := s.client.Get(bounded, protocolKey)
+		if isLeaderChanged(err) && !s.remote() && ctx.Err() == nil {
+			cancel() // the one member has just elected itself
+			continue
+		}
 		if err != nil {
 			err = s.describeError(bounded, "read the store's protocol", err)
 		}

@@ -157,6 +157,11 @@ func isUnavailable(err error) bool {
 	return code == codes.Unavailable || code == codes.DeadlineExceeded
 }
 
+// isLeaderChanged tells whether a read was given up since another member leads now.
+func isLeaderChanged(err error) bool {
+	return errors.Is(err, rpctypes.ErrLeaderChanged) || errors.Is(err, rpctypes.ErrGRPCLeaderChanged)
+}
+
 // IsTransient tells whether what failed may succeed when it is done again, with nothing
 // else changed than what the store or its disk are at: it does not answer, is full,
 // busy, without a leader, or somebody else was first.

@@ -581,6 +581,19 @@ func chunkKeys(t *testing.T, s *Store) (keys []string) {
 	return keys
 }
 
+func TestIsLeaderChanged(t *testing.T) {
+	for _, err := range []error{rpctypes.ErrLeaderChanged, rpctypes.ErrGRPCLeaderChanged, fmt.Errorf("read: %w", rpctypes.ErrLeaderChanged)} {
+		if !isLeaderChanged(err) {
+			t.Errorf("%v (%T) is none", err, err)
+		}
+	}
+	for _, err := range []error{nil, rpctypes.ErrNoLeader, context.Canceled} {
+		if isLeaderChanged(err) {
+			t.Errorf("%v is one", err)
+		}
+	}
+}
+
 func TestIsTransient(t *testing.T) {
 	for err, want := range map[error]bool{
 		nil: false, ErrUnavailable: true, ErrNoSpace: true, ErrConflict: true, ErrNotFound: false,
