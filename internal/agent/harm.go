@@ -224,7 +224,7 @@ func (r *runner) leave(p *pass) {
 	marks := r.marks
 	for name, n := range r.nodes {
 		is, ok := r.seen.kernel.Nodes[name]
-		if !ok || !is.Running || is.Marks.Boot != marks(n).Boot {
+		if !ok || !is.Running || is.Marks.Restarts(marks(n)) != "" {
 			found[name] = nil // it starts anew, and is whole then
 			r.w.forgetBroken(name)
 			continue

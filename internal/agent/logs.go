@@ -53,6 +53,9 @@ func (a *Agent) Restart(ctx context.Context, vnet, node, service string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, restartTimeout,
 		fmt.Errorf("node %s does not run again after %s; `trellis show %s` says what keeps it", id, restartTimeout, vnet))
 	defer cancel()
+	if err := a.containers.KeepSaved(id); err != nil {
+		return err
+	}
 	w.expectExit(node, true)
 	if err := a.containers.Stop(ctx, id); err != nil {
 		w.expectExit(node, false)

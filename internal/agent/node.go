@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,31 +15,66 @@ import (
 	"trellis/internal/vnet"
 )
 
-// reload brings new daemon configuration into a running node without disturbing what stays the same.
+// reload brings other files, and other daemons and configuration of theirs, into a
+// running node, without disturbing what stays the same.
 func (r *runner) reload(ctx context.Context, s reconcile.Step) error {
 	n := r.nodes[s.Node]
 	id := r.id(s.Node)
 	r.mu.Lock()
-	old := r.seen.marks[s.Node].Daemons
+	have := r.seen.marks[s.Node]
 	r.mu.Unlock()
-	todo := routing.Reload(old, n.Daemons)
+	want, daemons := r.marks(n), n.Daemons.With(n.Files)
+	todo := routing.Reload(have.Daemons, daemons)
 	if todo.RestartNode {
-		return errors.New("the change needs a new container: this is a defect, please report it") // Boot covers the services
+		return errors.New("the change needs a new container: this is a defect, please report it") // Boot covers the software
 	}
-	if err := r.a.containers.WriteFiles(ctx, id, todo.Files); err != nil {
+	files := slices.Clone(todo.Files)
+	changed := have.ChangedFiles(want)
+	for _, f := range n.Files {
+		planned := slices.ContainsFunc(todo.Files, func(g vnet.File) bool { return g.Path == f.Path }) // a daemon's
+		if !planned && slices.Contains(changed, f.Path) {
+			files = append(files, f)
+		}
+	}
+	if err := r.a.containers.WriteFiles(ctx, id, files); err != nil {
 		return err
 	}
-	for _, argv := range todo.Commands {
-		if err := r.command(ctx, id, argv); err != nil {
+	if len(todo.Starts)+len(todo.Stops)+len(todo.Changes) > 0 {
+		if err := r.a.containers.SetServices(ctx, id, services(n)); err != nil {
 			return err
 		}
 	}
-	for _, service := range todo.Restart {
+	restart := todo.Restarts
+	for _, c := range todo.Commands {
+		err := r.command(ctx, id, c.Argv)
+		switch {
+		case err == nil:
+		case c.OrRestart == "" || ctx.Err() != nil:
+			return err
+		case !slices.Contains(restart, c.OrRestart):
+			r.a.log.Info("a daemon does not take a change while it runs, and is restarted", "node", id.String(), "daemon", c.OrRestart, "err", err)
+			restart = append(restart, c.OrRestart)
+		}
+	}
+	byInit := slices.Clone(todo.Changes) // those that start anew without being told to
+	for _, s := range daemons.Services {
+		if s.After == "" && slices.Contains(restart, s.Name) { // init restarts what waits for it
+			for _, t := range daemons.Services {
+				if t.After != "" {
+					byInit = append(byInit, t.Name)
+				}
+			}
+		}
+	}
+	for _, service := range restart {
+		if slices.Contains(byInit, service) {
+			continue
+		}
 		if err := r.a.containers.RestartService(ctx, id, service); err != nil {
 			return err
 		}
 	}
-	return r.mark(s.Node, func(m *applied) { m.Soft, m.Daemons = r.marks(n).Soft, n.Daemons })
+	return r.mark(s.Node, func(m *applied) { m.Soft, m.Files, m.Daemons = want.Soft, want.Files, daemons })
 }
 
 // commandGrace is how long a command of the user's may go on when a newer plan has

@@ -35,8 +35,8 @@ type observed struct {
 // applied is what a container's fingerprint says was applied to it last.
 type applied struct {
 	reconcile.Marks
-	// Daemons is kept whole, because changing a running daemon's configuration
-	// means knowing what it has.
+	// Daemons is kept whole, with the user's files that configure them: changing a
+	// running daemon's configuration means knowing what it has.
 	Daemons routing.Daemons
 	// Ran is how many of the commands to run after start have run, of those that
 	// Running is the digest of; both are empty once all have.
@@ -204,7 +204,7 @@ func (o *observed) observeNodes(ctx context.Context) error {
 	for i, name := range nodes {
 		s := o.states[name]
 		o.marks[name] = parseApplied(s.Fingerprint)
-		marks := o.markOf(name) // here, since the next turn writes to the map
+		marks := o.marks[name] // here, since the next turn writes to the map
 		g.Go(func() error {
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -213,7 +213,7 @@ func (o *observed) observeNodes(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("read the inside of %s: %w", s.ID, err)
 			}
-			n.Marks = marks
+			n.Marks, n.Daemons = marks.Marks, marks.Daemons
 			inside[i] = n
 			return nil
 		})
@@ -224,8 +224,6 @@ func (o *observed) observeNodes(ctx context.Context) error {
 	}
 	return err
 }
-
-func (o *observed) markOf(node string) reconcile.Marks { return o.marks[node].Marks }
 
 // observeNode reads one container. A container that ends meanwhile has stopped.
 func observeNode(s container.State) (reconcile.Node, error) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -41,6 +42,9 @@ const (
 	// their user knows, until they count as done: longer than OSPF waits for a
 	// designated router (RFC 2328, section C.3: the dead interval, 40 s).
 	quietAfter = 45 * time.Second
+	// quietAfterReload is how long where the nodes had settled before, and go on with
+	// other configuration: the sessions that stay tell each other within seconds.
+	quietAfterReload = 10 * time.Second
 	// servicesEvery is how often the services of such nodes are looked at.
 	servicesEvery = 500 * time.Millisecond
 )
@@ -56,6 +60,7 @@ type routeCheck struct {
 	budget    time.Duration // processor time that looks may take now
 	counted   time.Time     // when the budget was last added to
 	lastEvent time.Time
+	quiet     time.Duration // without an event, and what is own counts as done
 
 	reported bool // that nothing is waited for any more, with so many complete
 	complete int
@@ -89,7 +94,7 @@ func checked(n *plan.Node) bool {
 // that have not changed is kept.
 func (w *worker) startRoutes(ctx context.Context, want *plan.Plan) error {
 	old := w.routes
-	c := &routeCheck{want: want, nodes: map[string]*routeNode{}, event: make(chan struct{}, 1), budget: readBurst, counted: time.Now(), lastEvent: time.Now()}
+	c := &routeCheck{want: want, nodes: map[string]*routeNode{}, event: make(chan struct{}, 1), budget: readBurst, counted: time.Now(), lastEvent: time.Now(), quiet: quietAfter}
 	if old != nil {
 		c.event, c.budget, c.counted, c.lastEvent = old.event, old.budget, old.counted, old.lastEvent
 	}
@@ -107,6 +112,7 @@ func (w *worker) startRoutes(ctx context.Context, want *plan.Plan) error {
 	c.running = running
 	same := old != nil && slices.EqualFunc(old.want.Destinations, want.Destinations, slices.Equal[[]netip.Addr])
 	unchanged := old != nil && old.want == want
+	settled := old != nil && (old.reported || old.quiet == quietAfterReload)
 	for i := range want.Nodes {
 		n := &want.Nodes[i]
 		if !checked(n) || w.held[n.Name] {
@@ -122,7 +128,12 @@ func (w *worker) startRoutes(ctx context.Context, want *plan.Plan) error {
 		r := &routeNode{plan: n, state: running[n.Name], own: len(n.Components) == 0, pause: firstPause}
 		r.changed.Store(true)
 		if old != nil {
-			if before := old.nodes[n.Name]; before != nil && before.state.Pid == r.state.Pid {
+			before := old.nodes[n.Name]
+			settled = settled && before != nil && before.state.Pid == r.state.Pid
+			if before != nil && before.state.Pid == r.state.Pid {
+				if reflect.DeepEqual(before.plan.Daemons, n.Daemons) {
+					r.servicesUp = before.servicesUp // they have read their configuration
+				}
 				r.watch, before.watch = before.watch, nil
 				if r.watch != nil {
 					r.watch.SetNotify(c.notifier(r))
@@ -134,6 +145,9 @@ func (w *worker) startRoutes(ctx context.Context, want *plan.Plan) error {
 			}
 		}
 		c.nodes[n.Name] = r
+	}
+	if settled {
+		c.quiet = quietAfterReload
 	}
 	if old != nil {
 		old.close()
@@ -459,7 +473,7 @@ func (c *routeCheck) done(w *worker) (done bool, quiet time.Time) {
 	if !waiting {
 		return true, time.Time{}
 	}
-	return time.Since(c.lastEvent) >= quietAfter, c.lastEvent
+	return time.Since(c.lastEvent) >= c.quiet, c.lastEvent
 }
 
 // configurationAccepted reports whether the daemons of a node that its user

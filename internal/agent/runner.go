@@ -46,6 +46,7 @@ type runner struct {
 
 	// keepDown are the interfaces that a node has set down and that stay so, by node.
 	keepDown map[string]map[string]bool
+	lost     map[string]bool // ports whose carrier was taken, to be given back, by device
 
 	confined bool // the pass does not look at all nodes; see scope.go
 	done     atomic.Int64
@@ -59,7 +60,7 @@ func newRunner(w *worker, want *plan.Plan, seen *observed) *runner {
 		w: w, a: w.a, want: want, seen: seen, marks: reconcile.MarksOf(want), wait: w.hold(),
 		nodes: map[string]*plan.Node{}, ports: map[string]*plan.Port{}, lans: map[string]*plan.LAN{},
 		tunnels: map[string]*plan.Tunnel{}, owners: map[string]string{}, rates: reconcile.Rates(want),
-		held: map[string]*container.Held{}, keepDown: map[string]map[string]bool{},
+		held: map[string]*container.Held{}, keepDown: map[string]map[string]bool{}, lost: map[string]bool{},
 	}
 	for i := range want.Nodes {
 		n := &want.Nodes[i]
@@ -82,6 +83,7 @@ func newRunner(w *worker, want *plan.Plan, seen *observed) *runner {
 // the kernel does many at the price of few, else node by node.
 var handlers = map[reconcile.Op]func(*runner, context.Context, []reconcile.Step) error{
 	reconcile.Stop:         (*runner).stop,
+	reconcile.CarrierLoss:  (*runner).carrier,
 	reconcile.RemovePort:   (*runner).removeDevices,
 	reconcile.RemoveHelper: (*runner).removeHelpers,
 	reconcile.RemoveBridge: (*runner).removeDevices,

@@ -36,6 +36,14 @@ func (r *runner) stop(ctx context.Context, steps []reconcile.Step) error {
 	// to links that go one after the other.
 	var g errgroup.Group
 	g.Go(func() error {
+		for i, s := range steps {
+			if r.nodes[s.Node] == nil {
+				continue
+			}
+			if err := r.a.containers.KeepSaved(ids[i]); err != nil { // its next container gets it
+				return err
+			}
+		}
 		if err := r.a.containers.Remove(ctx, ids...); err != nil {
 			return fmt.Errorf("stop %d nodes of %s: %w", len(ids), r.want.VNet, err)
 		}
@@ -140,7 +148,7 @@ func (r *runner) remove(devices []string) error {
 // start makes a container whose init waits, and prepares its network namespace.
 func (r *runner) start(ctx context.Context, s reconcile.Step) error {
 	n := r.nodes[s.Node]
-	m := applied{Marks: r.marks(n), Daemons: n.Daemons}
+	m := applied{Marks: r.marks(n), Daemons: n.Daemons.With(n.Files)}
 	m.Routes, m.Exec = "", "" // not yet
 	// Its image may have gone from the cache since it was asked for.
 	told := false
@@ -569,10 +577,16 @@ func (r *runner) carrier(_ context.Context, steps []reconcile.Step) error {
 	up := make(map[string]bool, len(steps))
 	for _, s := range steps {
 		r.point(s.Op)
-		if p := r.ports[s.Device]; p != nil {
-			up[s.Device] = !p.Down
-		} else {
-			up[s.Device], up[port.TunnelMember(s.Device)] = true, true
+		up[s.Device] = s.On
+		if r.ports[s.Device] == nil {
+			up[port.TunnelMember(s.Device)] = s.On
+		}
+		if s.Op == reconcile.CarrierLoss {
+			r.lost[s.Device] = true
+		} else if s.On && r.lost[s.Device] {
+			if err := r.awaitCarrierLoss(s.Device); err != nil {
+				return err
+			}
 		}
 	}
 	if err := port.SetUp(up); err != nil {
@@ -580,6 +594,19 @@ func (r *runner) carrier(_ context.Context, steps []reconcile.Step) error {
 	}
 	r.advance(len(steps))
 	return nil
+}
+
+// carrierLossPatience is how long a node's programs may take to hear of a lost carrier.
+const carrierLossPatience = time.Second
+
+// awaitCarrierLoss waits until the programs of a port's node know that its carrier went.
+func (r *runner) awaitCarrierLoss(device string) error {
+	ns, err := r.space(r.owners[device])
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	return ns.AwaitCarrierLoss(r.ports[device].Name, carrierLossPatience)
 }
 
 func (r *runner) limit(ctx context.Context, s reconcile.Step) error {

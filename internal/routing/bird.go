@@ -21,8 +21,8 @@ var birdSoftware = software{
 		}
 		return ""
 	},
-	change: func(p *ReloadPlan, _ string, _, _ []byte) {
-		p.Commands = append(p.Commands, []string{"/usr/sbin/birdc", "configure"})
+	change: func(string, []byte, []byte) (Command, bool) {
+		return Command{Argv: []string{"/usr/sbin/birdc", "configure"}}, true
 	},
 	check: func(p, dir string) []string {
 		if p != birdConf {

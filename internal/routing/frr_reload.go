@@ -5,58 +5,44 @@ import (
 	"strings"
 )
 
-// frrChange plans the change of one FRR daemon through vtysh.
-func frrChange(p *ReloadPlan, daemon string, was, now []byte) {
+// frrChange gives the change of one FRR daemon through vtysh. Lines of the user's that
+// vtysh does not know, or the daemon refuses while it runs, have it restarted.
+func frrChange(daemon string, was, now []byte) (Command, bool) {
 	old, new := parseStanzas(string(was)), parseStanzas(string(now))
-	if !slices.Equal(restartLines(old), restartLines(new)) {
-		p.Restart = append(p.Restart, daemon)
-		return
+	if frrRestarts(old, new) {
+		return Command{}, false
 	}
 	var commands []string
 	d := difference{emit: func(line string) { commands = append(commands, "-c", line) }}
 	d.list(old, new)
-	if len(commands) > 0 {
-		p.Commands = append(p.Commands, append([]string{"/usr/bin/vtysh", "-d", daemon, "-c", "configure terminal"}, commands...))
+	if len(commands) == 0 {
+		return Command{}, true
 	}
+	return Command{
+		Argv:      append([]string{"/usr/bin/vtysh", "-d", daemon, "-c", "configure terminal"}, commands...),
+		OrRestart: daemon,
+	}, true
 }
 
-// restartLines gives the lines that a daemon must be restarted for. Some say who the
-// router is, which FRR changes only by dropping every adjacency, or not at all.
-// The others come from the user's files and may be another daemon's, which vtysh
-// would fail on.
-func restartLines(list []*stanza) []string {
-	var lines []string
-	for _, s := range list {
-		switch {
-		case strings.HasPrefix(s.line, "router "):
-			lines = append(lines, s.line)
-			for _, b := range s.body {
-				if strings.Contains(b.line, "router-id ") || strings.HasPrefix(b.line, "net ") {
-					lines = append(lines, b.line)
-				}
+// frrRestarts reports whether a daemon has to be restarted for a change: one of its
+// routers goes, or has another ID or NET, which FRR changes only by dropping every
+// adjacency, or not at all.
+func frrRestarts(old, new []*stanza) bool {
+	ids := func(s *stanza) (lines []string) {
+		for _, b := range s.body {
+			if strings.Contains(b.line, "router-id ") || strings.HasPrefix(b.line, "net ") {
+				lines = append(lines, b.line)
 			}
-		case strings.HasPrefix(s.line, "interface "):
-			for _, b := range s.body {
-				if interfaceOwner(b.line) == "" {
-					lines = append(lines, s.line, b.line)
-				}
-			}
-		case ownerOf(s.line) == "" && !generatedLine(s.line):
-			lines = append(lines, string(renderStanzas([]*stanza{s})))
 		}
+		return lines
 	}
-	return lines
-}
-
-// generatedLine reports whether a top-level line without an owner is one of
-// those that Generate writes.
-func generatedLine(line string) bool {
-	for _, prefix := range []string{"hostname ", "zebra ", "access-list " + offsetList + " ", "ipv6 access-list " + offsetList + " ", "ipv6 prefix-list " + noPrefixes + " "} {
-		if strings.HasPrefix(line, prefix) {
-			return true
+	return slices.ContainsFunc(old, func(s *stanza) bool {
+		if !strings.HasPrefix(s.line, "router ") || strings.Contains(s.line, " vrf ") {
+			return false
 		}
-	}
-	return false
+		i := slices.IndexFunc(new, func(now *stanza) bool { return now.line == s.line })
+		return i < 0 || !slices.Equal(ids(s), ids(new[i]))
+	})
 }
 
 // difference turns two lists of stanzas into the commands between them.
@@ -129,14 +115,18 @@ func (d *difference) remove(s *stanza) {
 		return // the neighbour takes its other lines along
 	}
 	switch {
-	case len(s.body) > 0 && !strings.HasPrefix(s.line, "router "):
-		// Interfaces and address families go only by what they say.
+	case len(s.body) > 0 && goesByContent(s.line):
 		d.enter(&stanza{line: s.line}, s)
 	case strings.HasPrefix(s.line, "no "):
 		d.emit(strings.TrimPrefix(s.line, "no "))
 	default:
 		d.emit("no " + s.line)
 	}
+}
+
+// goesByContent reports whether a context goes only by what it says.
+func goesByContent(line string) bool {
+	return slices.ContainsFunc([]string{"interface ", "address-family ", "vrf ", "line "}, func(prefix string) bool { return strings.HasPrefix(line, prefix) })
 }
 
 // find gives the stanza of list that s is, or is another value of; nil if there
@@ -154,19 +144,25 @@ func find(list []*stanza, s *stanza) *stanza {
 }
 
 // settingKey gives what two lines have in common that set the same thing to
-// different numbers, the second of which simply replaces the first. That holds
-// neither for areas, nor for entries of numbered lists, nor for contexts.
+// different numbers, the second of which simply replaces the first. That does not hold
+// for contexts, nor for lines of which there can be several: areas, entries of lists,
+// routes.
 func settingKey(s *stanza) string {
-	if len(s.body) > 0 || strings.Contains(s.line, " area ") || strings.Contains(s.line, " seq ") {
+	words := strings.Fields(s.line)
+	if len(s.body) > 0 || slices.ContainsFunc(words, func(w string) bool { return slices.Contains(several, w) }) {
 		return s.line
 	}
-	words := strings.Fields(s.line)
 	for i, w := range words {
-		if strings.Trim(w, "0123456789") == "" {
+		if instance := i == 2 && words[0] == "redistribute"; !instance && strings.Trim(w, "0123456789") == "" {
 			words[i] = "#"
 		}
 	}
 	return strings.Join(words, " ")
+}
+
+// several are words of lines that differ by a number and stand side by side.
+var several = []string{
+	"area", "seq", "permit", "deny", "route", "mroute", "route-map", "router", "vni", "index", "import", "import-table", "instance", "vlan", "sequence",
 }
 
 // neighborOf gives the beginning "neighbor ADDRESS " of the line that creates a

@@ -9,38 +9,82 @@ import (
 )
 
 // ReloadPlan says how a running node gets from one configuration to another, in
-// this order: Files are written, Commands are run in the node, the services in
-// Restart are restarted. Sessions that both configurations have stay up. The
-// zero value means that there is nothing to do.
+// this order: Files are written, the node is given the new list of services, which
+// makes Starts, Stops and Changes true, Commands are run in the node, and Restarts
+// are restarted. Sessions that both configurations have stay up. The zero value
+// means that there is nothing to do.
 type ReloadPlan struct {
 	Files []vnet.File
-	// Commands are argument vectors; each must end with exit status 0.
-	Commands [][]string
-	// Restart names services that cannot take the change while they run.
-	Restart []string
-	// RestartNode says that the set of services changes, so that the node has to
-	// start anew. The other fields are then empty.
+	// Starts, Stops and Changes name services that are new, that go, and that run
+	// another command line from now on, for which they start anew.
+	Starts, Stops, Changes []string
+	Commands               []Command
+	// Restarts names, in starting order, services that start anew: Changes, and those
+	// that cannot take the change while they run.
+	Restarts []string
+	// RestartNode says that the node has another kind of routing software, for which
+	// it has to start anew. The other fields are then empty.
 	RestartNode bool
+}
+
+// Command is a command to be run in a node.
+type Command struct {
+	Argv []string // must end with exit status 0
+	// OrRestart names the service that is restarted if the command fails; "": the
+	// change fails.
+	OrRestart string
 }
 
 // IsZero reports whether there is nothing to do.
 func (p ReloadPlan) IsZero() bool {
-	return len(p.Files) == 0 && len(p.Commands) == 0 && len(p.Restart) == 0 && !p.RestartNode
+	return len(p.Files)+len(p.Starts)+len(p.Stops)+len(p.Changes)+len(p.Commands)+len(p.Restarts) == 0 && !p.RestartNode
 }
 
-// Reload plans the change of a running node from the configuration old to new.
-//
-// Files that the user supplies are not part of Daemons, so a change of theirs is
-// seen only through what Generate makes of them (frr.conf, extra.conf). Where the
-// user takes a generated file over, or gives it back, its service is restarted.
+// With gives the daemons with those of the user's files that configure one of them:
+// files that stand in place of generated ones.
+func (d Daemons) With(own []vnet.File) Daemons {
+	sw := softwareOf(d.Kind)
+	if sw == nil {
+		return d
+	}
+	var more []vnet.File
+	for _, f := range own {
+		if service := sw.service(f.Path); slices.ContainsFunc(d.Services, func(s Service) bool { return s.Name == service }) {
+			more = append(more, f)
+		}
+	}
+	if len(more) > 0 {
+		d.Files = slices.Concat(d.Files, more)
+	}
+	return d
+}
+
+// Reload plans the change of a running node from the configuration old to new, both
+// with the user's files ([Daemons.With]).
 func Reload(old, new Daemons) ReloadPlan {
 	sw := softwareOf(new.Kind)
-	if old.Kind != new.Kind || sw == nil && !reflect.DeepEqual(old, new) || !reflect.DeepEqual(old.Services, new.Services) {
+	if old.Kind != new.Kind || sw == nil && !reflect.DeepEqual(old, new) {
 		return ReloadPlan{RestartNode: true}
 	}
 	var p ReloadPlan
 	if sw == nil {
 		return p
+	}
+	var restart []string
+	for _, s := range new.Services {
+		i := slices.IndexFunc(old.Services, func(was Service) bool { return was.Name == s.Name })
+		switch {
+		case i < 0:
+			p.Starts = append(p.Starts, s.Name)
+		case !reflect.DeepEqual(s, old.Services[i]):
+			p.Changes = append(p.Changes, s.Name)
+			restart = append(restart, s.Name)
+		}
+	}
+	for _, s := range old.Services {
+		if !slices.ContainsFunc(new.Services, func(now Service) bool { return now.Name == s.Name }) {
+			p.Stops = append(p.Stops, s.Name)
+		}
 	}
 	before := map[string]vnet.File{}
 	for _, f := range old.Files {
@@ -54,19 +98,24 @@ func Reload(old, new Daemons) ReloadPlan {
 		}
 		p.Files = append(p.Files, f)
 		switch service := sw.service(f.Path); {
-		case service == "":
+		case service == "" || slices.Contains(p.Starts, service) || slices.Contains(p.Changes, service):
 		case !ok:
-			p.Restart = append(p.Restart, service)
+			restart = append(restart, service)
 		default:
-			sw.change(&p, service, was.Content, f.Content)
+			if c, ok := sw.change(service, was.Content, f.Content); !ok {
+				restart = append(restart, service)
+			} else if len(c.Argv) > 0 {
+				p.Commands = append(p.Commands, c)
+			}
 		}
 	}
 	for name := range before {
 		if service := sw.service(name); service != "" {
-			p.Restart = append(p.Restart, service)
+			restart = append(restart, service)
 		}
 	}
-	p.Restart = sw.restartOrder(p.Restart, new.Services)
+	p.Restarts = sw.restartOrder(restart, new.Services)
+	p.Commands = slices.DeleteFunc(p.Commands, func(c Command) bool { return c.OrRestart != "" && slices.Contains(p.Restarts, c.OrRestart) })
 	return p
 }
 

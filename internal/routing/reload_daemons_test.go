@@ -145,14 +145,14 @@ func (l *lab) rewire(v *vnet.VNet) {
 // reload carries a plan out as the agent does.
 func (l *lab) reload(node string, p ReloadPlan) {
 	l.t.Helper()
-	if p.RestartNode || len(p.Restart) > 0 {
+	if p.RestartNode || len(p.Restarts)+len(p.Starts)+len(p.Stops) > 0 {
 		l.t.Fatalf("%s: the change must not restart anything: %+v", node, p)
 	}
 	for _, f := range p.Files {
 		l.place(node, f)
 	}
 	for _, c := range p.Commands {
-		l.output(node, c...)
+		l.output(node, c.Argv...)
 	}
 }
 

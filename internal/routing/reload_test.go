@@ -2,6 +2,7 @@ package routing
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -59,8 +60,27 @@ func TestReloadCommands(t *testing.T) {
 			new:      "router bgp 1\n x\n",
 			commands: "router bgp 1|address-family ipv4 unicast|no redistribute connected|exit-address-family|x|exit",
 		},
-		{name: "the user's own line", old: "debug x\n", new: "", restart: true},
-		{name: "a line of the user's in an interface", old: "interface eth1\n x\n", new: "interface eth1\n y\n", restart: true},
+		{name: "the user's own line", old: "debug x\n", new: "", commands: "no debug x"},
+		{name: "a line of the user's in an interface", old: "interface eth1\n x\n", new: "interface eth1\n y\n", commands: "interface eth1|no x|y|exit"},
+		{
+			name:     "a route-map",
+			old:      "route-map a permit 10\n match metric 1\nroute-map a permit 20\nroute-map b deny 10\n match metric 3\n",
+			new:      "route-map a permit 10\n match metric 2\nroute-map a permit 30\n",
+			commands: "no route-map b deny 10|no route-map a permit 20|route-map a permit 10|match metric 2|exit|route-map a permit 30",
+		},
+		{
+			name:     "what stands side by side",
+			old:      "ip route 10.0.0.0/8 10.0.0.1 5\nrouter ospf\n area 1 stub\n redistribute ospf 1\n redistribute static metric 1\n",
+			new:      "ip route 10.0.0.0/8 10.0.0.1 6\nrouter ospf\n area 2 stub\n redistribute ospf 2\n redistribute static metric 2\n",
+			commands: "no ip route 10.0.0.0/8 10.0.0.1 5|ip route 10.0.0.0/8 10.0.0.1 6|router ospf|no redistribute ospf 1|no area 1 stub|area 2 stub|redistribute ospf 2|redistribute static metric 2|exit",
+		},
+		{
+			name:     "a router comes, one of a VRF goes",
+			old:      "router bgp 1 vrf red\n x\n",
+			new:      "router bgp 1\n x\n",
+			commands: "no router bgp 1 vrf red|router bgp 1|x|exit",
+		},
+		{name: "a router goes", old: "router ospf\n x\n", new: "", restart: true},
 		{name: "another router ID", old: "router ospf\n ospf router-id 10.0.0.1\n", new: "router ospf\n ospf router-id 10.0.0.2\n", restart: true},
 		{name: "another AS", old: "router bgp 1\n x\n", new: "router bgp 2\n x\n", restart: true},
 	} {
@@ -70,7 +90,11 @@ func TestReloadCommands(t *testing.T) {
 			}
 			p := Reload(conf(c.old), conf(c.new))
 			var got []string
-			for _, argv := range p.Commands {
+			for _, c := range p.Commands {
+				argv := c.Argv
+				if c.OrRestart != "xd" {
+					t.Errorf("if the commands fail, %q restarts", c.OrRestart)
+				}
 				if strings.Join(argv[:5], " ") != "/usr/bin/vtysh -d xd -c configure terminal" {
 					t.Fatalf("command %q", argv)
 				}
@@ -81,8 +105,8 @@ func TestReloadCommands(t *testing.T) {
 			if strings.Join(got, "|") != c.commands {
 				t.Errorf("commands %s\nwant     %s", strings.Join(got, "|"), c.commands)
 			}
-			if restarts := len(p.Restart) > 0; restarts != c.restart {
-				t.Errorf("restart %v, want %v", p.Restart, c.restart)
+			if restarts := len(p.Restarts) > 0; restarts != c.restart {
+				t.Errorf("restart %v, want %v", p.Restarts, c.restart)
 			}
 			if len(p.Files) != 1 && c.old != c.new {
 				t.Errorf("the file is not written")
@@ -93,25 +117,44 @@ func TestReloadCommands(t *testing.T) {
 
 // TestReloadScope decides between nothing, a command, a service and the node.
 func TestReloadScope(t *testing.T) {
-	ospf, bird := withFiles(t, frrOSPFFast), withFiles(t, birdOSPFFast)
+	ospf, bird := effective(t, frrOSPFFast), effective(t, birdOSPFFast)
 	if p := Reload(ospf, ospf); !p.IsZero() {
 		t.Errorf("the same configuration needs %+v", p)
 	}
 	if p := Reload(ospf, bird); !reflect.DeepEqual(p, ReloadPlan{RestartNode: true}) {
 		t.Errorf("another daemon needs %+v", p)
 	}
-	extended := withFiles(t, birdOSPFFast, birdExtra, "\n")
-	if p := Reload(bird, extended); len(p.Commands) != 1 || p.Commands[0][1] != "configure" || len(p.Files) != 1 {
+	extended := effective(t, birdOSPFFast, birdExtra, "\n")
+	if p := Reload(bird, extended); len(p.Commands) != 1 || p.Commands[0].Argv[1] != "configure" || len(p.Files) != 1 {
 		t.Errorf("a changed bird.conf needs %+v", p)
 	}
-	zebra := withFiles(t, frrOSPFFast, "/etc/frr/zebra.conf", "debug zebra events\n")
-	if p := Reload(ospf, zebra); !reflect.DeepEqual(p.Restart, []string{"zebra", "ospfd", "ospf6d"}) {
-		t.Errorf("another zebra.conf restarts %v; want zebra and, after it, all that use it", p.Restart)
+	zebra := effective(t, frrOSPFFast, "/etc/frr/zebra.conf", "debug zebra events\n")
+	if p := Reload(ospf, zebra); len(p.Restarts) > 0 || len(p.Commands) != 1 {
+		t.Errorf("another zebra.conf needs %+v", p)
 	}
-	own := withFiles(t, frrOSPFFast, "/etc/frr/ospfd.conf", "router ospf\n")
+	larger := effective(t, frrOSPFFast)
+	larger.Services = slices.Clone(larger.Services)
+	larger.Services[0].Argv = append(slices.Clone(larger.Services[0].Argv), "--x")
+	if p := Reload(ospf, larger); !reflect.DeepEqual(p.Restarts, []string{"zebra", "ospfd", "ospf6d"}) {
+		t.Errorf("another command line of zebra restarts %v; want zebra and, after it, all that use it", p.Restarts)
+	}
+	own := effective(t, frrOSPFFast, "/etc/frr/ospfd.conf", "router ospf\n")
 	for _, p := range []ReloadPlan{Reload(ospf, own), Reload(own, ospf)} {
-		if !reflect.DeepEqual(p.Restart, []string{"ospfd"}) {
-			t.Errorf("a file that changes hands restarts %v, want ospfd", p.Restart)
+		if !reflect.DeepEqual(p.Restarts, []string{"ospfd"}) { // another router ID
+			t.Errorf("a file that changes hands restarts %v, want ospfd", p.Restarts)
 		}
+	}
+	more := effective(t, frrOSPFFast, "/etc/frr/daemons", "bfdd=yes\n")
+	if p := Reload(ospf, more); !reflect.DeepEqual(p.Starts, []string{"bfdd"}) || len(p.Restarts)+len(p.Commands) > 0 {
+		t.Errorf("another daemon needs %+v", p)
+	}
+	if p := Reload(more, ospf); !reflect.DeepEqual(p.Stops, []string{"bfdd"}) || len(p.Restarts)+len(p.Commands) > 0 {
+		t.Errorf("a daemon less needs %+v", p)
+	}
+	slower := effective(t, frrOSPFFast)
+	slower.Services = slices.Clone(slower.Services)
+	slower.Services[1].Argv = append(slices.Clone(slower.Services[1].Argv), "--x")
+	if p := Reload(ospf, slower); !reflect.DeepEqual(p.Changes, []string{"ospfd"}) || !reflect.DeepEqual(p.Restarts, []string{"ospfd"}) {
+		t.Errorf("another command line needs %+v", p)
 	}
 }

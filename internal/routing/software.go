@@ -18,9 +18,10 @@ type software struct {
 	generate func(*router) (Daemons, error)
 	// service names the service that reads a generated file; empty: none does.
 	service func(path string) string
-	// change adds to a plan what takes a running service from one content of its
-	// configuration to another.
-	change func(p *ReloadPlan, service string, was, now []byte)
+	// change gives the command that takes a running service from one content of its
+	// configuration to another, an empty one where there is nothing to do; not ok: only
+	// a restart does.
+	change func(service string, was, now []byte) (c Command, ok bool)
 	// follows reports whether a service has to be restarted after another. Nil: none.
 	follows func(s Service, restarted string) bool
 	// saves reports whether it writes a file itself when its user saves the

@@ -12,13 +12,26 @@ import (
 // places files there: path, content, path, content, …
 func withFiles(t *testing.T, r vnet.Routing, files ...string) Daemons {
 	t.Helper()
+	d, _ := withAndOfFiles(t, r, files...)
+	return d
+}
+
+// effective is what [Reload] compares: with those of the files that configure daemons.
+func effective(t *testing.T, r vnet.Routing, files ...string) Daemons {
+	t.Helper()
+	d, own := withAndOfFiles(t, r, files...)
+	return d.With(own)
+}
+
+func withAndOfFiles(t *testing.T, r vnet.Routing, files ...string) (Daemons, []vnet.File) {
+	t.Helper()
 	d := sample(r)
 	n := d.Node("a")
 	for i := 0; i < len(files); i += 2 {
 		n.Files = append(n.Files, vnet.File{Path: files[i], Content: []byte(files[i+1])})
 	}
 	slices.SortFunc(n.Files, func(a, b vnet.File) int { return strings.Compare(a.Path, b.Path) })
-	return d.generate(t)["a"].Daemons
+	return d.generate(t)["a"].Daemons, n.Files
 }
 
 var (

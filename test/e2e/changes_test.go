@@ -107,8 +107,13 @@ func changes() []change {
 		},
 		{
 			name: "files of a node changed", old: "  d: {memory: 200MiB, cpu: 0.5, pids: 300}", new: "  d: {files: {/etc/motd: {content: hello}}}",
+			steps: []string{"limit d", "reload d"},
+			check: inNode("d", "cat /etc/motd", "hello"),
+		},
+		{
+			name: "environment of a node changed", old: "  d: {files: {/etc/motd: {content: hello}}}", new: "  d: {files: {/etc/motd: {content: hello}}, env: {WHO: d}}",
 			steps: []string{
-				"stop d", "start d", "remove-port d:a0", "remove-port d:c0", "remove-port d:e0",
+				"stop d", "carrier-loss a:d0", "carrier-loss c:d0", "carrier-loss e:d0", "carrier a:d0", "carrier c:d0", "carrier e:d0", "start d", "remove-port d:a0", "remove-port d:c0", "remove-port d:e0",
 				"add-port d:a0", "add-port d:c0", "add-port d:e0", "join c:d0 - d:c0", "join d:a0 - a:d0", "join d:e0 - e:d0",
 				"shape d:a0", "carrier d:a0", "carrier d:c0", "carrier d:e0", "address d", "release d",
 			},

@@ -142,7 +142,7 @@ func carryOut(t *testing.T, k *Kernel, p *plan.Plan, s Step) {
 		if _, ok := k.Nodes[s.Node]; ok {
 			t.Fatalf("%s, but it is there", s)
 		}
-		n = Node{Running: true, Marks: marks(node), Limits: plan.Limits{Pids: held}, Interfaces: map[string]Interface{}}
+		n = Node{Running: true, Marks: marks(node), Daemons: node.Daemons.With(node.Files), Limits: plan.Limits{Pids: held}, Interfaces: map[string]Interface{}}
 		n.Marks.Routes, n.Marks.Exec = "", ""
 	case AddBridge:
 		for _, l := range p.LANs {
@@ -277,11 +277,17 @@ func carryOut(t *testing.T, k *Kernel, p *plan.Plan, s Step) {
 	case Route:
 		n.Marks.Routes = marks(node).Routes
 	case Carrier:
-		d.Up = port == nil || !port.Down
+		d.Up = s.On
+	case CarrierLoss:
+		if !d.Up {
+			t.Fatalf("%s, but it has none", s)
+		}
+		d.Up = false
 	case Limit:
 		n.Limits = node.Limits
 	case Reload:
-		n.Marks.Soft = marks(node).Soft
+		n.Marks.Soft, n.Marks.Files = marks(node).Soft, marks(node).Files
+		n.Daemons = node.Daemons.With(node.Files)
 	case Release:
 		n.Limits = node.Limits
 	case Exec:

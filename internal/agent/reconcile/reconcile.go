@@ -22,6 +22,7 @@ import (
 	"strings"
 
 	"trellis/internal/plan"
+	"trellis/internal/routing"
 	"trellis/internal/tunnel"
 	"trellis/internal/vnet"
 )
@@ -43,6 +44,9 @@ type Node struct {
 	Running bool
 	// Marks say what the container was made from and what was applied to it.
 	Marks Marks
+	// Daemons is the routing software as it was configured last, with the user's
+	// files that configure it.
+	Daemons routing.Daemons
 	// Limits are the ones in force.
 	Limits plan.Limits
 	// Interfaces and Loopbacks are the node's inside, as far as Trellis made it.
@@ -51,15 +55,6 @@ type Node struct {
 	// NoFastPath is what of the tenant's keeps the node's packets on its stack, as
 	// far as the fast path cannot see it itself; "": nothing.
 	NoFastPath string
-}
-
-// Marks are digests of the parts of a [plan.Node] that were applied last; what
-// they cover cannot be read back from the kernel.
-type Marks struct {
-	Boot   string // what only a new container can change: image, command, environment, files, …
-	Soft   string // what can be changed in a running node: daemons' configuration
-	Routes string // the computed routes
-	Exec   string // the commands to run after start, once they ran
 }
 
 // Interface is a virtual interface as its node has it.
@@ -113,6 +108,7 @@ type Op string
 // The steps, in the order of their execution.
 const (
 	Stop         Op = "stop"          // remove a node's container and all in it
+	CarrierLoss  Op = "carrier-loss"  // take the carrier of a port whose far end is made anew, as its neighbour's restart does
 	RemovePort   Op = "remove-port"   // remove a device of the root context
 	RemoveHelper Op = "remove-helper" // remove a port's helper pair
 	RemoveBridge Op = "remove-bridge" // remove a device of the root context
@@ -132,14 +128,14 @@ const (
 	Address      Op = "address"       // set up interfaces and addresses inside a node
 	Route        Op = "route"         // write computed routes
 	Limit        Op = "limit"         // change a running container's limits
-	Reload       Op = "reload"        // change a running node's configuration
+	Reload       Op = "reload"        // change a running node's files and daemons
 	FastPath     Op = "fast-path"     // forward on a node's behalf, or leave it to the node's stack
 	Release      Op = "release"       // let a held node run
 	Exec         Op = "exec"          // run the user's commands in a node
 )
 
 var order = []Op{
-	Stop, RemovePort, RemoveHelper, RemoveBridge, Start, AddBridge, AddPort, AddTunnel, AddHelper, Receive,
+	Stop, CarrierLoss, RemovePort, RemoveHelper, RemoveBridge, Start, AddBridge, AddPort, AddTunnel, AddHelper, Receive,
 	Unplug, Join, Enslave, Connect, Shape, Resize, Carrier, Address, Route, Limit, Reload,
 	FastPath, Release, Exec,
 }
@@ -152,7 +148,7 @@ type Step struct {
 	Peer   string // Join: the other port; Enslave: the bridge
 	Name   string // the object in the user's words: "denver", "denver:eth1", …
 	Detail string // why or what, for people
-	On     bool   // FastPath: forward
+	On     bool   // FastPath: forward; Carrier: up
 }
 
 // String gives the step as the dry run and the transcripts show it.
@@ -174,13 +170,22 @@ func Diff(want *plan.Plan, have Kernel, wait map[string]bool) []Step {
 	d := differ{
 		have: have, wait: wait, marks: MarksOf(want), steps: map[Op][]Step{},
 		wanted: map[string]bool{}, fresh: map[string]bool{}, gone: map[string]bool{},
-		crosses: len(want.Tunnels) > 0, joined: map[string]bool{}, rates: Rates(want), shaped: map[string]bool{},
+		crosses: len(want.Tunnels) > 0, joined: map[string]bool{}, far: map[string]string{}, rates: Rates(want), shaped: map[string]bool{},
 	}
 	for _, j := range want.Joints {
 		d.joined[j.A], d.joined[j.B] = true, true
 	}
 	for _, t := range want.Tunnels {
 		d.joined[t.Device] = t.LAN == ""
+	}
+	owner := map[string]string{}
+	for i := range want.Nodes {
+		for _, p := range want.Nodes[i].Ports {
+			owner[p.Device] = want.Nodes[i].Name
+		}
+	}
+	for _, j := range want.Joints {
+		d.far[j.A], d.far[j.B] = owner[j.B], owner[j.A]
 	}
 	d.nodes(want)
 	d.devices(want)
@@ -204,7 +209,8 @@ type differ struct {
 	gone   map[string]bool // nodes that are not there and will not be
 	// crosses tells that the VNet goes on at other machines.
 	crosses bool
-	joined  map[string]bool // the ports of point-to-point links
+	joined  map[string]bool   // the ports of point-to-point links
+	far     map[string]string // the node at the other end, by device, of links on this machine
 	rates   map[string]uint64
 	shaped  map[string]bool // the ports that there is a step for
 }
@@ -256,10 +262,10 @@ func (d *differ) nodes(want *plan.Plan) {
 			why = "new"
 		case !have.Running:
 			why = "it has stopped"
-		case have.Marks.Boot != d.marks(n).Boot:
-			why = "its image, command, files or environment changed"
 		default:
-			continue
+			if why = have.Marks.Restarts(d.marks(n)); why == "" {
+				continue
+			}
 		}
 		if there {
 			d.add(Step{Op: Stop, Node: n.Name, Name: n.Name, Detail: why})
@@ -387,12 +393,13 @@ func (d *differ) port(n *plan.Node, p *plan.Port) {
 	if have.MTU != p.MTU && !d.fresh["port "+p.Device] {
 		d.add(Step{Op: Resize, Node: n.Name, Device: p.Device, Name: name, Detail: fmt.Sprintf("MTU %d", p.MTU)})
 	}
-	if have.Up == p.Down {
-		detail := "up"
-		if p.Down {
-			detail = "down"
-		}
-		d.add(Step{Op: Carrier, Node: n.Name, Device: p.Device, Name: name, Detail: detail})
+	switch up := !p.Down && !d.gone[d.far[p.Device]]; {
+	case up && !have.Up:
+		d.add(Step{Op: Carrier, Node: n.Name, Device: p.Device, Name: name, Detail: "up", On: true})
+	case !up && have.Up && p.Down:
+		d.add(Step{Op: Carrier, Node: n.Name, Device: p.Device, Name: name, Detail: "down"})
+	case !up && have.Up:
+		d.add(Step{Op: Carrier, Node: n.Name, Device: p.Device, Name: name, Detail: "down: " + d.far[p.Device] + " does not run"})
 	}
 }
 
@@ -452,7 +459,7 @@ func (d *differ) lanTunnel(t *plan.Tunnel) {
 		d.add(Step{Op: Resize, Device: t.Device, Name: name, Detail: fmt.Sprintf("MTU %d", t.MTU)})
 	}
 	if !have.Up {
-		d.add(Step{Op: Carrier, Device: t.Device, Name: name, Detail: "to " + t.Peer})
+		d.add(Step{Op: Carrier, Device: t.Device, Name: name, Detail: "to " + t.Peer, On: true})
 	}
 }
 
@@ -522,7 +529,13 @@ func (d *differ) joint(j plan.Joint, ports map[string]*plan.Port, label map[stri
 		return
 	}
 	for _, ends := range [][2]string{{j.A, j.B}, {j.B, j.A}} {
-		if have := d.have.Devices[ends[0]]; have.Peer != ends[1] || have.PeerMAC != ports[ends[1]].MAC {
+		have := d.have.Devices[ends[0]]
+		if d.fresh["port "+ends[1]] && !d.fresh["port "+ends[0]] && have.Up && !ports[ends[0]].Down {
+			// Its daemons are to see that the sessions with the old one are over.
+			d.add(Step{Op: CarrierLoss, Device: ends[0], Name: label[ends[0]], Detail: label[ends[1]] + " is new"})
+			d.add(Step{Op: Carrier, Device: ends[0], Name: label[ends[0]], Detail: "up", On: true})
+		}
+		if have.Peer != ends[1] || have.PeerMAC != ports[ends[1]].MAC {
 			d.unplug(ends[0], label[ends[0]])
 		}
 	}
@@ -562,8 +575,10 @@ func (d *differ) inside(n *plan.Node) {
 	if have.Limits != n.Limits {
 		d.add(Step{Op: Limit, Node: n.Name, Name: n.Name, Detail: limitText(n.Limits)})
 	}
-	if !fresh && have.Marks.Soft != marks.Soft {
-		d.add(Step{Op: Reload, Node: n.Name, Name: n.Name})
+	if !fresh {
+		if text := reloadText(n, have, marks); text != "" {
+			d.add(Step{Op: Reload, Node: n.Name, Name: n.Name, Detail: text})
+		}
 	}
 	if fresh {
 		d.add(Step{Op: Release, Node: n.Name, Name: n.Name})

@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"trellis/internal/plan"
+	"trellis/internal/routing"
 	"trellis/internal/tunnel"
 	"trellis/internal/vnet"
 )
@@ -68,7 +69,7 @@ func TestTranscripts(t *testing.T) {
 
 // parsePlan reads lines such as
 //
-//	node a [image=I] [memory=N] [conf=TEXT] [exec=CMD] [route=PREFIX] [slow]
+//	node a [image=I] [memory=N] [conf=TEXT] [daemon=NAME] [file=NAME] [exec=CMD] [route=PREFIX] [slow]
 //	link a:eth1 b:eth1 [rate=N] [mtu=N] [mac=N] [down] [addr=A,B]
 //	lan NAME a:eth2 b:eth2 c:eth1 [up=N] [to=HOST,HOST]
 //	tunnel a:eth3 HOST [up=N] [key=N]
@@ -117,7 +118,16 @@ func parsePlan(t *testing.T, text string) *plan.Plan {
 				n.Limits.Memory = int64(atoi(t, v))
 			}
 			if v, ok := opts["conf"]; ok {
-				n.Daemons.Files = []vnet.File{{Path: "/etc/frr/frr.conf", Content: []byte(v)}}
+				n.Daemons = routing.Daemons{
+					Kind: vnet.FRR, Services: []routing.Service{{Name: "ospfd", Argv: []string{"/ospfd"}}},
+					Files: []vnet.File{{Path: "/etc/frr/ospfd.conf", Content: []byte(strings.ReplaceAll(v, "_", " ") + "\n")}},
+				}
+			}
+			if v, ok := opts["daemon"]; ok {
+				n.Daemons.Services = append(n.Daemons.Services, routing.Service{Name: v, Argv: []string{"/" + v}})
+			}
+			if v, ok := opts["file"]; ok {
+				n.Files = []vnet.File{{Path: "/etc/" + v, Content: []byte(v)}}
 			}
 			if v, ok := opts["exec"]; ok {
 				n.Exec = []string{v}
@@ -216,7 +226,7 @@ func converged(p *plan.Plan, wait map[string]bool, have Kernel) Kernel {
 		if wait[n.Name] {
 			continue
 		}
-		node := Node{Running: true, Marks: marks(n), Limits: n.Limits, Loopbacks: n.Loopbacks, Interfaces: map[string]Interface{}}
+		node := Node{Running: true, Marks: marks(n), Daemons: n.Daemons.With(n.Files), Limits: n.Limits, Loopbacks: n.Loopbacks, Interfaces: map[string]Interface{}}
 		for _, port := range n.Ports {
 			node.Interfaces[port.Name] = Interface{MAC: port.MAC, MTU: port.MTU, Up: true, Addrs: port.Addrs}
 			k.Devices[port.Device] = Device{Up: !port.Down, MTU: port.MTU, Egress: port.Egress, Helper: !port.Ingress.IsZero(), Ingress: port.Ingress}
@@ -228,6 +238,9 @@ func converged(p *plan.Plan, wait map[string]bool, have Kernel) Kernel {
 	for _, j := range p.Joints {
 		for _, way := range [][2]string{{j.A, j.B}, {j.B, j.A}} {
 			if d, ok := k.Devices[way[0]]; ok {
+				if _, there := k.Devices[way[1]]; !there { // its node waits
+					d.Up = false
+				}
 				d.Attached, d.Peer, d.PeerMAC, d.Shaped = true, way[1], ports[way[1]].MAC, !ports[way[1]].Egress.IsZero()
 				d.Receives = len(p.Tunnels) > 0 && !ports[way[0]].Egress.NeedsNetem()
 				d.Rate = Rates(p)[way[0]]

@@ -30,7 +30,7 @@ const (
 	savedDir = "saved"
 	// maxSaved is how long a file may be to be kept; longer ones are left to the node.
 	maxSaved = 1 << 20
-	// saveAfter is how long a node's writing is waited for: it comes in bursts.
+	// saveAfter is how long is waited between two looks at what nodes write: it comes in bursts.
 	saveAfter = 300 * time.Millisecond
 )
 
@@ -138,9 +138,9 @@ func (r *Runtime) placed(c *record, files []vnet.File) error {
 	return r.storeSaved(c.ID, saved)
 }
 
-// keepSaved reads the files of a running node that it may have saved, and keeps those
-// that are no longer what was placed.
-func (r *Runtime) keepSaved(id ID) error {
+// KeepSaved reads the files of a running node that it may have saved, and keeps those
+// that are no longer what was placed. A node that does not run is no error.
+func (r *Runtime) KeepSaved(id ID) error {
 	defer r.lock(id)()
 	c, err := r.loadRunning(id)
 	if err != nil {
@@ -213,8 +213,7 @@ func (r *Runtime) savedChanged(id ID) {
 	}
 	s.busy = true
 	go func() {
-		for {
-			time.Sleep(saveAfter)
+		for ; ; time.Sleep(saveAfter) {
 			s.mu.Lock()
 			nodes := slices.Collect(maps.Keys(s.nodes))
 			clear(s.nodes)
@@ -224,7 +223,7 @@ func (r *Runtime) savedChanged(id ID) {
 				return
 			}
 			for _, id := range nodes {
-				if err := r.keepSaved(id); err != nil && r.cfg.Log != nil {
+				if err := r.KeepSaved(id); err != nil && r.cfg.Log != nil {
 					r.cfg.Log.Error("what a node has saved could not be kept; it is lost when the node restarts", "node", id.String(), "err", err)
 				}
 			}

@@ -3,6 +3,7 @@ package netns
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -49,4 +50,27 @@ func (n *NS) SetDown(indices ...int) error {
 		}
 	}
 	return nil
+}
+
+// AwaitCarrierLoss waits, so long at most, until the namespace's programs have been told
+// that an interface has lost its carrier: the kernel tells them later
+// (net/core/link_watch.c), and nothing at all if the carrier is back by then. One that
+// is not there, or not up, is not waited for.
+func (n *NS) AwaitCarrierLoss(name string, patience time.Duration) error {
+	c, err := n.dial()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for deadline := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
+		l, err := c.Link(0, name)
+		switch {
+		case errors.Is(err, unix.ENODEV):
+			return nil
+		case err != nil:
+			return err
+		case l.Flags&unix.IFF_RUNNING == 0 || time.Now().After(deadline):
+			return nil
+		}
+	}
 }
