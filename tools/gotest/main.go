@@ -2,12 +2,12 @@
 // package, failures in full, skipped tests with their reasons, and at the end the
 // slowest tests, the time of each phase, and a line that counts.
 //
-// Its arguments are go test's. `--` separates runs that follow one another, `||`
-// series of runs that go on at once, and `then` stages, each of which waits for all
-// of the one before; all are counted together. Before a run's arguments may stand its
-// name, with a colon, and NAME=value settings of its environment.
+// Its arguments are go test's. `--` separates runs, which follow one another. After
+// `then N`, the runs wait for all before it, and go on N at once: each begins, in
+// order, when one has ended. All are counted together. Before a run's arguments may
+// stand its name, with a colon, and NAME=value settings of its environment.
 //
-//	gotest measuring: -p 1 -run Rate ./internal/... then plain: ./... || race: CGO_ENABLED=1 -race ./internal/agent
+//	gotest measuring: -p 1 -run Rate ./internal/... then 2 plain: ./... -- race: CGO_ENABLED=1 -race ./internal/agent
 //
 // TRELLIS_TEST_PHASES names phases that went before, as "lint 12,build 3" (seconds).
 // The exit status is 1 where anything failed.
@@ -19,29 +19,39 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 func main() {
 	r := newReport(os.Stdout)
 	r.phases = parsePhases(os.Getenv("TRELLIS_TEST_PHASES"))
 	var failed atomic.Bool
-	for _, stage := range split(os.Args[1:], "then") {
-		var series sync.WaitGroup
-		for _, runs := range split(stage, "||") {
-			series.Go(func() {
-				for _, args := range split(runs, "--") {
-					if err := run(r, args); err != nil {
-						fmt.Fprintf(os.Stderr, "go test: %v\n", err)
-						failed.Store(true)
-					}
+	for i, stage := range split(os.Args[1:], "then") {
+		atOnce := 1
+		if i > 0 {
+			var err error
+			if stage, atOnce, err = parseAtOnce(stage); err != nil {
+				fmt.Fprintf(os.Stderr, "gotest: %v\n", err)
+				os.Exit(2)
+			}
+		}
+		var runs errgroup.Group
+		runs.SetLimit(atOnce)
+		for _, args := range split(stage, "--") {
+			runs.Go(func() error {
+				if err := run(r, args); err != nil {
+					fmt.Fprintf(os.Stderr, "go test: %v\n", err)
+					failed.Store(true)
 				}
+				return nil
 			})
 		}
-		series.Wait()
+		_ = runs.Wait() // none gives one
 	}
 	r.summary()
 	if failed.Load() || r.failed > 0 {
@@ -60,6 +70,17 @@ func split(args []string, separator string) [][]string {
 		parts[len(parts)-1] = append(parts[len(parts)-1], a)
 	}
 	return parts
+}
+
+// parseAtOnce reads how many runs of a stage go on at once, which its arguments begin with.
+func parseAtOnce(stage []string) (rest []string, n int, err error) {
+	if len(stage) > 0 {
+		n, err = strconv.Atoi(stage[0])
+	}
+	if n < 1 || err != nil {
+		return nil, 0, fmt.Errorf("`then` without the number of runs that go on at once: %q", strings.Join(stage, " "))
+	}
+	return stage[1:], n, nil
 }
 
 // isSetting reports whether an argument sets a variable of the environment.

@@ -87,3 +87,15 @@ func TestSummaryNamesTheSlowest(t *testing.T) {
 		t.Errorf("%q, want %q", out.String(), want)
 	}
 }
+
+func TestParseAtOnce(t *testing.T) {
+	rest, n, err := parseAtOnce([]string{"3", "./a", "--", "./b"})
+	if err != nil || n != 3 || !slices.Equal(rest, []string{"./a", "--", "./b"}) {
+		t.Errorf("%q, %d, %v", rest, n, err)
+	}
+	for _, stage := range [][]string{nil, {"./a"}, {"0", "./a"}, {"-1"}} {
+		if _, _, err := parseAtOnce(stage); err == nil {
+			t.Errorf("%q is taken", stage)
+		}
+	}
+}
