@@ -27,7 +27,6 @@ func copyOf(t *testing.T, s *Store) (*Copy, []byte) {
 }
 
 func TestCopyAndRestore(t *testing.T) {
-	t.Parallel()
 	s := open(t, t.TempDir())
 	rec, plans := record("a", 3, 1, 65536)
 	plans["h"].Hosts = noise(3 << 20) // in chunks

@@ -129,7 +129,6 @@ func TestHostsShareAStore(t *testing.T) {
 }
 
 func TestLargePlanGoesToAStoreOfOurs(t *testing.T) {
-	t.Parallel()
 	_, far, _ := two(t)
 	rec, plans := record("a", 1, 1, 0)
 	plans["h"].Hosts = noise(8 << 20) // etcd's default is 1.5 MiB

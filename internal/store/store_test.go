@@ -341,7 +341,6 @@ func sockets(t *testing.T) map[string]bool {
 
 // TestStoreDoesNotGrow rewrites one VNet many times.
 func TestStoreDoesNotGrow(t *testing.T) {
-	t.Parallel()
 	dir := t.TempDir()
 	s := open(t, dir)
 	rec, plans := record("a", 2, 1, 0)
