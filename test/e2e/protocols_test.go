@@ -68,7 +68,9 @@ func TestProtocolsConverge(t *testing.T) {
 	}
 	for _, n := range all {
 		t.Run(n.shape+" "+strings.Trim(n.routing, "{}"), func(t *testing.T) {
-			s.Must("up", n.file, "--timeout", "90s")
+			if _, stderr, code := s.Trellis("up", n.file, "--timeout", "90s"); code != 0 {
+				t.Fatalf("%s has not converged: %s\n%s", n.name, stderr, routesOf(s, n.name, stderr))
+			}
 			// Converged means reachable now. Nodes of other parts are not.
 			out, stderr, _ := s.Trellis("ping", n.name, "-o", "json")
 			p := decode[ping](t, out)
@@ -79,6 +81,24 @@ func TestProtocolsConverge(t *testing.T) {
 	}
 	s.Must("down", "--all")
 	nothingLeft(t, s)
+}
+
+// routesOf gives what the kernel and FRR know of routes in the first node that
+// an error message of up says has no route.
+func routesOf(s *testenv.Service, network, message string) string {
+	var node string
+	if _, err := fmt.Sscanf(message[strings.LastIndex(message, "after "):], "after %s %s has", new(string), &node); err != nil {
+		return "no node to look at: " + err.Error()
+	}
+	var b strings.Builder
+	for _, command := range [][]string{
+		{"ip", "addr"}, {"ip", "-4", "route"}, {"ip", "-6", "route"}, {"ip", "neigh"},
+		{"vtysh", "-c", "show bgp summary", "-c", "show bgp ipv6", "-c", "show bgp nexthop", "-c", "show ipv6 route", "-c", "show ipv6 nht"},
+	} {
+		stdout, stderr, _ := s.Trellis(append([]string{"exec", network + "/" + node, "--"}, command...)...)
+		fmt.Fprintf(&b, "--- %s\n%s%s", strings.Join(command, " "), stdout, stderr)
+	}
+	return b.String()
 }
 
 func TestEqualCostPathsAreBothUsed(t *testing.T) {

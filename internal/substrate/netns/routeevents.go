@@ -85,7 +85,14 @@ func (e *RouteEvents) Watch(n *NS, notify func()) (*RouteWatch, error) {
 		return nil, err
 	}
 	w := &RouteWatch{events: e, fd: fd, notify: notify}
-	err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, routeBuffer)
+	err = errors.Join(
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, routeBuffer),
+		// A socket that counts what it loses is congested from then on until something
+		// is received, and gets nothing while it is. One that another core finds full
+		// in the moment in which Arm empties it would be so for good
+		// (netlink_overrun and netlink_rcv_wake, net/netlink/af_netlink.c).
+		unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_NO_ENOBUFS, 1),
+	)
 	if err == nil {
 		err = e.add(fd, unix.EPOLLIN|unix.EPOLLONESHOT, w)
 	}
@@ -159,7 +166,7 @@ func (w *RouteWatch) Arm() error {
 	for {
 		_, _, err := unix.Recvfrom(w.fd, b[:], unix.MSG_DONTWAIT|unix.MSG_TRUNC)
 		switch {
-		case err == nil, errors.Is(err, unix.EINTR), errors.Is(err, unix.ENOBUFS):
+		case err == nil, errors.Is(err, unix.EINTR):
 			continue
 		case errors.Is(err, unix.EAGAIN):
 			return w.events.control(unix.EPOLL_CTL_MOD, w.fd, unix.EPOLLIN|unix.EPOLLONESHOT)
