@@ -19,11 +19,22 @@
  * exits. Files 3 to 5 are the host's; they are closed in every child, and init
  * is not dumpable, so that nothing in the node reaches them through /proc/1.
  *
- * The table is a list of strings, each ended by a NUL: "trellis-services-1",
- * the number of services, and for each: name, kind ("d" a daemon, "o" runs
- * once, "f" starts again if it fails), generation (any change restarts the service), uid, gid, working
- * directory, path to wait for before starting ("" none; at most 5 s), number of
- * arguments, the arguments, number of variables, the variables.
+ * The table is a list of strings, each ended by a NUL: "trellis-services-2",
+ * the number of services, and for each:
+ *
+ *	name
+ *	kind: "d" a daemon; "p" a daemon that is left out where its program is not
+ *		there; "o" runs once; "f" starts again if it fails; "l" loads the
+ *		daemons' configuration, see below
+ *	generation: any change restarts the service
+ *	uid, gid, working directory
+ *	path to wait for before starting ("" none; at most 5 s)
+ *	path by which it is ready for its configuration ("" it is not loaded)
+ *	number of arguments, the arguments, number of variables, the variables
+ *
+ * Of kind "l" there is one at most. It runs once all daemons that are loaded are
+ * ready, or have been waited for 5 s: for all of them together as it stands, and
+ * for one that has started anew with two arguments more, "-d NAME".
  *
  * The status is text: "trellis-status-1 SEQ", a line "name state pid restarts
  * exit" for each service, "end SEQ". A reader that finds the two SEQ differ
@@ -38,7 +49,7 @@
 
 enum {
 	GATE = 3, STATUS = 4, TABLE = 5,
-	MAX_SERVICES = 24,
+	MAX_SERVICES = 40,
 	MAX_TABLE = 64 << 10,
 	MAX_LOG = 16 << 10,
 	NAME = 32,
@@ -55,6 +66,7 @@ struct service {
 	enum state state;
 	char kind; /* see above */
 	u8 removed;
+	u8 unloaded; /* runs, and waits for its configuration */
 	int pid, log; /* log: our end of the pipe that it writes to, or -1 */
 	u32 logged, restarts, pause;
 	int exit;
@@ -79,7 +91,7 @@ static u64 now(void)
 static void write_status(void)
 {
 	static const char *const words[] = {"free", "backoff", "running", "stopping", "exited"};
-	static char text[4096], bodies[2][4000];
+	static char text[4096], bodies[2][4000]; /* MAX_SERVICES lines of 96 bytes at most, and two more */
 	static u64 last = ~0UL;
 	static int turn;
 	char *body = bodies[turn], *p = body;
@@ -184,10 +196,13 @@ static void execute(const char *const *argv, const char *const *env)
 	}
 }
 
-/* child becomes the service; it runs in the new process and does not return. */
-static void child(const struct service *s, int log)
+/*
+ * child becomes the service; it runs in the new process and does not return.
+ * only: the name of the one daemon that a loader is to load, or 0.
+ */
+static void child(const struct service *s, int log, const char *only)
 {
-	static const char *argv[MAX_STRINGS + 1], *env[MAX_STRINGS + 1];
+	static const char *argv[MAX_STRINGS + 3], *env[MAX_STRINGS + 1];
 	struct strings at = {s->record, s->record + s->length};
 	u64 all = ~0UL;
 	next(&at); /* kind */
@@ -195,9 +210,15 @@ static void child(const struct service *s, int log)
 	i64 uid = next_number(&at), gid = next_number(&at);
 	const char *dir = next(&at);
 	next(&at); /* what it waited for */
-	i64 n = next_number(&at);
+	next(&at); /* what tells that it is ready */
+	i64 n = next_number(&at), end = n;
 	for (i64 i = 0; i < n; i++)
 		argv[i] = next(&at);
+	if (only) {
+		argv[end++] = "-d";
+		argv[end++] = only;
+	}
+	argv[end] = 0;
 	n = next_number(&at);
 	for (i64 i = 0; i < n; i++)
 		env[i] = next(&at);
@@ -237,27 +258,26 @@ static void schedule_retry(struct service *s)
 	s->pause = s->pause * 2 > LAST_PAUSE ? LAST_PAUSE : s->pause * 2;
 }
 
-/* wait_path is the path that a service waits for, "" if none. */
-static const char *wait_path(const struct service *s)
+/* field gives a string of a service's record by its place, the kind being at 0. */
+static const char *field(const struct service *s, int place)
 {
 	struct strings at = {s->record, s->record + s->length};
-	for (int i = 0; i < 5; i++)
+	while (place--)
 		next(&at);
 	return next(&at);
 }
 
-static void start(struct service *s)
+/* wait_path is the path that a service waits for, "" if none. */
+static const char *wait_path(const struct service *s) { return field(s, 5); }
+
+/* ready_path is the path that tells that a daemon can be loaded; "": it is not. */
+static const char *ready_path(const struct service *s) { return field(s, 6); }
+
+static int exists(const char *path) { return !SYS3(faccessat, AT_FDCWD, path, 0); }
+
+/* spawn starts a service's process; for only, see child. */
+static void spawn(struct service *s, const char *only)
 {
-	const char *path = wait_path(s);
-	if (*path && SYS3(faccessat, AT_FDCWD, path, 0)) {
-		if (!s->ready)
-			s->ready = now() + READY_TIME;
-		if (now() < s->ready) {
-			s->due = now() + READY_POLL;
-			return;
-		}
-	}
-	s->ready = 0;
 	int ends[2];
 	if (SYS2(pipe2, ends, O_CLOEXEC)) {
 		schedule_retry(s);
@@ -265,7 +285,7 @@ static void start(struct service *s)
 	}
 	i64 pid = sys(NR_clone, SIGCHLD, 0, 0, 0, 0);
 	if (pid == 0)
-		child(s, ends[1]);
+		child(s, ends[1], only);
 	SYS1(close, ends[1]);
 	if (pid < 0) { /* the node is out of processes or of memory */
 		SYS1(close, ends[0]);
@@ -280,6 +300,65 @@ static void start(struct service *s)
 	s->pid = (int)pid;
 	s->since = now();
 	s->state = RUNNING;
+}
+
+static void start(struct service *s)
+{
+	const char *path = wait_path(s);
+	if (*path && !exists(path)) {
+		if (!s->ready)
+			s->ready = now() + READY_TIME;
+		if (now() < s->ready) {
+			s->due = now() + READY_POLL;
+			return;
+		}
+	}
+	s->ready = 0;
+	path = ready_path(s);
+	if (*path)
+		SYS3(unlinkat, AT_FDCWD, path, 0); /* one that it has left behind */
+	spawn(s, 0);
+	s->unloaded = *path && s->state == RUNNING;
+}
+
+/*
+ * load_daemons has the loader run for daemons that have started, and returns the
+ * milliseconds until it is to be tried again, or -1.
+ */
+static i64 load_daemons(void)
+{
+	struct service *loader = 0, *first = 0;
+	int pending = 0, loaded = 0, later = 0;
+	u64 t = now();
+	for (struct service *s = services; s < services + MAX_SERVICES; s++) {
+		if (s->state == FREE || s->removed)
+			continue;
+		if (s->kind == 'l')
+			loader = s;
+		if (!*ready_path(s))
+			continue;
+		if (s->state == RUNNING && !s->unloaded)
+			loaded++;
+		else if (s->state == RUNNING) {
+			if (!exists(ready_path(s)) && t < s->since + READY_TIME)
+				later = 1;
+			first = first ? first : s;
+			pending++;
+		} else if (s->state == WAITING && !s->restarts)
+			later = 1; /* it starts in a moment */
+	}
+	if (!loader || !pending || loader->state == RUNNING || loader->state == STOPPING)
+		return -1;
+	if (later)
+		return READY_POLL;
+	int all = !loaded && pending > 1;
+	spawn(loader, all ? 0 : first->name);
+	if (loader->state != RUNNING)
+		return loader->pause;
+	for (struct service *s = services; s < services + MAX_SERVICES; s++)
+		if (all || s == first)
+			s->unloaded = 0;
+	return -1;
 }
 
 static void stop(struct service *s)
@@ -328,14 +407,15 @@ static void service_exited(struct service *s, int status)
 	int asked = s->state == STOPPING, again;
 	u64 t = now();
 	s->exit = status & 0x7f ? 128 + (status & 0x7f) : status >> 8 & 0xff;
-	again = asked || s->kind == 'd' || (s->kind == 'f' && s->exit);
+	again = s->kind == 'd' || s->kind == 'p' || (s->kind == 'f' && s->exit) || (asked && s->kind != 'l');
 	if (again)
 		SYS2(kill, -s->pid, SIGKILL); /* what is left of its session */
 	for (int i = 0; i < MAX_LOG / 4096 && s->log >= 0 && drain(s); i++)
 		;
-	if (!asked)
+	if (!asked && (s->kind != 'l' || s->exit))
 		log_exit(s);
 	s->pid = 0;
+	s->unloaded = 0;
 	if (s->removed || stopping) {
 		release(s);
 		return;
@@ -395,9 +475,13 @@ static void adopt(const char *name, const char *record, u32 size, char kind)
 	s->removed = 0;
 	if (!changed)
 		return;
-	stop(s);
+	if (kind != 'l')
+		stop(s);
 	s->pause = FIRST_PAUSE;
-	if (s->state != STOPPING) {
+	if (kind == 'l') { /* what daemons that run have loaded stays as it is */
+		if (s->state == FREE)
+			s->state = EXITED;
+	} else if (s->state != STOPPING) {
 		s->state = WAITING;
 		s->due = 0;
 	}
@@ -413,11 +497,11 @@ static void load(void)
 	struct strings all = {table, table + size};
 	const char *head = next(&all);
 	i64 count = next_number(&all);
-	if (!head || !same(head, "trellis-services-1", 19) || count < 0)
+	if (!head || !same(head, "trellis-services-2", 19) || count < 0)
 		return;
 	struct strings at = all;
 	for (i64 i = 0; i < count; i++) {
-		for (int j = 0; j < 7; j++) /* name to path */
+		for (int j = 0; j < 8; j++) /* name to paths */
 			if (!next(&at))
 				return;
 		if (skip(&at) || skip(&at))
@@ -429,8 +513,14 @@ static void load(void)
 	for (at = all; count--;) {
 		const char *name = next(&at), *record = at.at;
 		char kind = *next(&at);
-		for (int j = 0; j < 5; j++)
+		for (int j = 0; j < 6; j++)
 			next(&at);
+		struct strings program = at;
+		if (next_number(&program) < 1 || (kind == 'p' && !exists(next(&program)))) {
+			skip(&at);
+			skip(&at);
+			continue;
+		}
 		skip(&at);
 		skip(&at);
 		adopt(name, record, (u32)(at.at - record), kind);
@@ -462,7 +552,8 @@ static i64 step(void)
 				wait = left;
 		}
 	}
-	return wait;
+	i64 left = stopping ? -1 : load_daemons();
+	return left >= 0 && (wait < 0 || left < wait) ? left : wait;
 }
 
 /* signals handles what signalfd has. */

@@ -65,6 +65,17 @@ type Service struct {
 	// it every few milliseconds, and starts the service anyway after 5 s. Such a
 	// service starts anew when one that waits for nothing ends.
 	After string `json:"after,omitempty"`
+	// Ready names a path inside the node by which the service is ready to have its
+	// configuration loaded; empty: it is not loaded. Init removes it before a start.
+	Ready string `json:"ready,omitempty"`
+	// Loads says that the service loads the configuration of those that have Ready; one
+	// of a node's at most. It runs once all of these are ready, or have been waited for
+	// 5 s, and ends; for one of them that starts anew it runs again, with two arguments
+	// more: -d and the name.
+	Loads bool `json:"loads,omitempty"`
+	// Optional says that the service is left out, and unknown to the node's init, where
+	// the node has no such program.
+	Optional bool `json:"optional,omitempty"`
 }
 
 // Spec describes a container to start.

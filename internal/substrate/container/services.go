@@ -20,7 +20,7 @@ import (
 
 // Limits of the node's init (init/init.c).
 const (
-	maxServices    = 23 // besides the image's command
+	maxServices    = 39 // besides the image's command
 	maxTable       = 64 << 10
 	maxStrings     = 255
 	maxServiceName = 31
@@ -34,6 +34,7 @@ func checkServices(services []Service) error {
 		return fmt.Errorf("%d services: a node can have %d", len(services), maxServices)
 	}
 	seen := map[string]bool{commandName: true}
+	loaders := 0
 	for _, s := range services {
 		switch {
 		case s.Name == "" || len(s.Name) > maxServiceName || strings.Trim(s.Name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "":
@@ -44,8 +45,18 @@ func checkServices(services []Service) error {
 			return fmt.Errorf("service %s: want the absolute path of a program", s.Name)
 		case s.After != "" && !strings.HasPrefix(s.After, "/"):
 			return fmt.Errorf("service %s: want an absolute path to start after, not %q", s.Name, s.After)
+		case s.Ready != "" && !strings.HasPrefix(s.Ready, "/"):
+			return fmt.Errorf("service %s: want an absolute path to be ready by, not %q", s.Name, s.Ready)
+		case s.Loads && (s.After != "" || s.Ready != "" || s.Optional):
+			return fmt.Errorf("service %s loads the others, and waits for them alone", s.Name)
+		}
+		if s.Loads {
+			loaders++
 		}
 		seen[s.Name] = true
+	}
+	if loaders > 1 {
+		return fmt.Errorf("%d services load the others: a node can have one", loaders)
 	}
 	return nil
 }
@@ -91,11 +102,20 @@ func imageCommand(s *Spec, img *image.Image, env []string) *command {
 	return c
 }
 
-// tableHead is the first string of a service table.
-const tableHead = "trellis-services-1"
+// tableHead is the first string of a service table, without its version.
+const tableHead = "trellis-services-"
+
+// Versions of the table, of which a node's init reads one ([record.Table]).
+const (
+	// firstTable is that of nodes whose record names none. It has no services that are
+	// loaded, that load, or that may be missing.
+	firstTable   = 1
+	currentTable = 2
+)
 
 // table is what init reads; init/init.c defines it.
 func (c *record) table() ([]byte, error) {
+	version := max(firstTable, c.Table)
 	var b bytes.Buffer
 	put := func(fields ...string) {
 		for _, f := range fields {
@@ -111,21 +131,34 @@ func (c *record) table() ([]byte, error) {
 	if c.Command != nil {
 		count++
 	}
-	put(tableHead, strconv.Itoa(count))
-	entry := func(name, kind string, cmd command, after string) error {
+	put(tableHead+strconv.Itoa(version), strconv.Itoa(count))
+	entry := func(name, kind string, cmd command, after, ready string) error {
 		if len(cmd.Argv) > maxStrings || len(cmd.Env) > maxStrings {
 			return fmt.Errorf("service %s: more than %d arguments or variables", name, maxStrings)
 		}
-		if strings.ContainsRune(strings.Join(slices.Concat(cmd.Argv, cmd.Env, []string{cmd.Dir, after}), ""), 0) {
+		if strings.ContainsRune(strings.Join(slices.Concat(cmd.Argv, cmd.Env, []string{cmd.Dir, after, ready}), ""), 0) {
 			return fmt.Errorf("service %s: a NUL in an argument, variable or path", name)
 		}
 		put(name, kind, strconv.Itoa(c.Generations[name]), strconv.Itoa(cmd.UID), strconv.Itoa(cmd.GID), cmd.Dir, after)
+		if version > firstTable {
+			put(ready)
+		}
 		list(cmd.Argv)
 		list(cmd.Env)
 		return nil
 	}
 	for _, s := range c.Services {
-		if err := entry(s.Name, "d", command{Argv: s.Argv, Env: slices.Concat(c.Env, s.Env), Dir: "/"}, s.After); err != nil {
+		kind := "d"
+		switch {
+		case s.Loads:
+			kind = "l"
+		case s.Optional:
+			kind = "p"
+		}
+		if version == firstTable && (kind != "d" || s.Ready != "") {
+			return nil, fmt.Errorf("service %s needs a newer init than the node has, which started under an earlier version of Trellis: restart the node", s.Name)
+		}
+		if err := entry(s.Name, kind, command{Argv: s.Argv, Env: slices.Concat(c.Env, s.Env), Dir: "/"}, s.After, s.Ready); err != nil {
 			return nil, err
 		}
 	}
@@ -134,7 +167,7 @@ func (c *record) table() ([]byte, error) {
 		if kind == "" {
 			kind = "o" // once
 		}
-		if err := entry(commandName, kind, *c.Command, ""); err != nil {
+		if err := entry(commandName, kind, *c.Command, "", ""); err != nil {
 			return nil, err
 		}
 	}

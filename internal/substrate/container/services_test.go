@@ -105,6 +105,76 @@ func TestFollowers(t *testing.T) {
 	seen(fmt.Sprintf("%d\n%d", first.Pid, second.Pid))
 }
 
+// TestLoaded checks the services whose configuration another loads: together when
+// the node starts, once the last is ready, and alone when one starts anew. What may
+// be missing is waited for by nobody.
+func TestLoaded(t *testing.T) {
+	r := newRuntime(t, Config{})
+	s := spec("a")
+	daemon := func(name, before string) Service {
+		return Service{Name: name, Ready: "/tmp/" + name + ".vty", Argv: []string{"/bin/sh", "-c",
+			"ls /tmp/" + name + ".vty && echo left >> /tmp/loads; sleep " + before + "; echo > /tmp/" + name + ".vty; exec sleep 1000"}}
+	}
+	missing := daemon("missing", "0")
+	missing.Argv[0], missing.Optional = "/nowhere/program", true
+	here := daemon("here", "0.4")
+	here.Optional = true
+	s.Services = []Service{
+		missing, daemon("a", "0"), here,
+		{Name: "load", Argv: []string{"/bin/sh", "-c", `echo load "$@" $(ls /tmp/*.vty) >> /tmp/loads`, "sh"}, Loads: true},
+	}
+	mustStart(t, r, s)
+	loads := func(want string) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("%q was loaded", want), func() bool {
+			return strings.TrimSpace(mustRun(t, r, s.ID, "cat /tmp/loads 2>&1 || true")) == want
+		})
+	}
+	first := "load /tmp/a.vty /tmp/here.vty"
+	loads(first)
+	if got := service(t, r, s.ID, "missing"); got != (ServiceStatus{}) {
+		t.Errorf("the service that the node lacks is %+v", got)
+	}
+	eventually(t, "the loader has ended", func() bool { return service(t, r, s.ID, "load").State == ServiceExited })
+	if err := r.RestartService(t.Context(), s.ID, "here"); err != nil {
+		t.Fatal(err)
+	}
+	second := first + "\nload -d here /tmp/a.vty /tmp/here.vty"
+	loads(second)
+	// One that comes later is loaded alone, and another loader loads nothing by itself.
+	s.Services = append(s.Services, daemon("b", "0"))
+	s.Services[3].Env = []string{"X=1"}
+	if err := r.SetServices(t.Context(), s.ID, s.Services); err != nil {
+		t.Fatal(err)
+	}
+	loads(second + "\nload -d b /tmp/a.vty /tmp/b.vty /tmp/here.vty")
+	for _, bad := range [][]Service{
+		{{Name: "a", Argv: []string{"/a"}, Ready: "relative"}},
+		{{Name: "a", Argv: []string{"/a"}, Loads: true, After: "/b"}},
+		{{Name: "a", Argv: []string{"/a"}, Loads: true}, {Name: "b", Argv: []string{"/b"}, Loads: true}},
+	} {
+		if err := r.SetServices(t.Context(), s.ID, bad); err == nil {
+			t.Errorf("%+v was taken", bad)
+		}
+	}
+}
+
+// A node that started under the first version of the table is told what its init
+// understands, and not more.
+func TestFirstServiceTable(t *testing.T) {
+	c := &record{Services: []Service{{Name: "a", Argv: []string{"/a", "b"}, After: "/c"}}, Env: []string{"X=1"}}
+	table, err := c.table()
+	if want := "trellis-services-1|1|a|d|0|0|0|/|/c|2|/a|b|1|X=1|"; err != nil || strings.ReplaceAll(string(table), "\x00", "|") != want {
+		t.Errorf("%q, %v, want %q", table, err, want)
+	}
+	for _, s := range []Service{{Name: "a", Argv: []string{"/a"}, Ready: "/r"}, {Name: "a", Argv: []string{"/a"}, Loads: true}, {Name: "a", Argv: []string{"/a"}, Optional: true}} {
+		c.Services = []Service{s}
+		if _, err := c.table(); err == nil || !strings.Contains(err.Error(), "restart the node") {
+			t.Errorf("%+v: %v", s, err)
+		}
+	}
+}
+
 func TestServiceRestarts(t *testing.T) {
 	r := newRuntime(t, Config{})
 	s := spec("a")
