@@ -424,7 +424,7 @@ static void service_exited(struct service *s, int status)
 		s->state = EXITED;
 		return;
 	}
-	if (!*wait_path(s))
+	if (!*wait_path(s) && s->kind != 'p') /* mgmtd is waited for by none */
 		restart_dependents();
 	s->restarts++;
 	if (asked || t - s->since >= LONG_RUN)

@@ -49,11 +49,15 @@ func (r *runner) reload(ctx context.Context, s reconcile.Step) error {
 		err := r.command(ctx, id, c.Argv)
 		switch {
 		case err == nil:
-		case c.OrRestart == "" || ctx.Err() != nil:
+		case len(c.OrRestart) == 0 || ctx.Err() != nil:
 			return err
-		case !slices.Contains(restart, c.OrRestart):
-			r.a.log.Info("a daemon does not take a change while it runs, and is restarted", "node", id.String(), "daemon", c.OrRestart, "err", err)
-			restart = append(restart, c.OrRestart)
+		default:
+			r.a.log.Info("daemons do not take a change while they run, and are restarted", "node", id.String(), "daemons", c.OrRestart, "err", err)
+			for _, service := range c.OrRestart {
+				if !slices.Contains(restart, service) {
+					restart = append(restart, service)
+				}
+			}
 		}
 	}
 	byInit := slices.Clone(todo.Changes) // those that start anew without being told to

@@ -492,13 +492,20 @@ func (w *worker) servicesRun(r *routeNode) bool {
 	if !ok {
 		return false
 	}
-	running := 0
+	states := make(map[string]container.ServiceState, len(services))
 	for _, s := range services {
-		if s.State == container.ServiceRunning && slices.ContainsFunc(r.plan.Daemons.Services, func(d routing.Service) bool { return d.Name == s.Name }) {
-			running++
-		}
+		states[s.Name] = s.State
 	}
-	return running == len(r.plan.Daemons.Services)
+	return !slices.ContainsFunc(r.plan.Daemons.Services, func(d routing.Service) bool {
+		state, known := states[d.Name]
+		switch {
+		case d.Loads:
+			return state != container.ServiceExited
+		case d.Optional && !known: // the node has no such program
+			return false
+		}
+		return state != container.ServiceRunning
+	})
 }
 
 // reportRoutes writes what is known into the status.

@@ -21,8 +21,12 @@ func (n *Node) Footprint() Footprint {
 	if each == 0 {
 		each = userProcess
 	}
-	f.Processes += len(n.Daemons.Services)
-	f.Memory += int64(len(n.Daemons.Services)) * each
+	for _, s := range n.Daemons.Services {
+		if !s.Loads && !s.Optional { // which end, or are missing on most systems
+			f.Processes++
+			f.Memory += each
+		}
+	}
 	if len(n.Cmd) > 0 || n.Image != "" && n.Image != "host" {
 		f.Processes++
 		f.Memory += userProcess

@@ -15,14 +15,14 @@ import (
 var birdSoftware = software{
 	name: vnet.BIRD, process: 700 << 10,
 	generate: bird,
-	service: func(path string) string {
-		if path == birdConf {
-			return birdService
+	readers: func(path string, services []Service) []string {
+		if path == birdConf && slices.ContainsFunc(services, func(s Service) bool { return s.Name == birdService }) {
+			return []string{birdService}
 		}
-		return ""
+		return nil
 	},
-	change: func(string, []byte, []byte) (Command, bool) {
-		return Command{Argv: []string{"/usr/sbin/birdc", "configure"}}, true
+	change: func(string, []string, []byte, []byte) ([]Command, []string) {
+		return []Command{{Argv: []string{"/usr/sbin/birdc", "configure"}}}, nil
 	},
 	check: func(p, dir string) []string {
 		if p != birdConf {

@@ -3,31 +3,62 @@ package routing
 import (
 	"slices"
 	"strings"
+
+	"trellis/internal/vnet"
 )
 
-// frrChange gives the change of one FRR daemon through vtysh. Lines of the user's that
-// vtysh does not know, or the daemon refuses while it runs, have it restarted.
-func frrChange(daemon string, was, now []byte) (Command, bool) {
-	old, new := parseStanzas(string(was)), parseStanzas(string(now))
-	if frrRestarts(old, new) {
-		return Command{}, false
+// frrChange gives the change of FRR daemons through vtysh. Lines of a daemon's own
+// file that vtysh does not know, or the daemon refuses while it runs, have it
+// restarted. An integrated file is changed as it was loaded: what is refused is left
+// out, and logged for [frrRefused].
+func frrChange(path string, readers []string, was, now []byte) (commands []Command, restart []string) {
+	old, new := joinStanzas(parseStanzas(string(was))), joinStanzas(parseStanzas(string(now)))
+	integrated := path == frrIntegrated || path == frrExtra
+	for _, s := range frrRestarts(old, new) {
+		owner := ownerOf(s.line)
+		for _, r := range readers {
+			if daemon, _, _ := strings.Cut(r, "-"); (daemon == owner || !integrated) && !slices.Contains(restart, r) {
+				restart = append(restart, r)
+			}
+		}
+		same := func(t *stanza) bool { return t.line == s.line }
+		old, new = slices.DeleteFunc(old, same), slices.DeleteFunc(new, same)
 	}
-	var commands []string
-	d := difference{emit: func(line string) { commands = append(commands, "-c", line) }}
+	if len(restart) > 0 && !integrated {
+		return nil, restart
+	}
+	var lines []string
+	d := difference{emit: func(line string) { lines = append(lines, line) }}
 	d.list(old, new)
-	if len(commands) == 0 {
-		return Command{}, true
+	if len(lines) == 0 {
+		return nil, restart
 	}
-	return Command{
-		Argv:      append([]string{"/usr/bin/vtysh", "-d", daemon, "-c", "configure terminal"}, commands...),
-		OrRestart: daemon,
-	}, true
+	if integrated {
+		script := `printf '%s\n' "$@" | /usr/bin/vtysh -n -f /dev/stdin >>/run/trellis/` + frrLoader + `.log 2>&1`
+		return []Command{{Argv: append([]string{"/bin/sh", "-c", script, "vtysh"}, lines...), OrRestart: readers}}, restart
+	}
+	daemon, _, _ := strings.Cut(readers[0], "-") // vtysh knows no instances
+	argv := []string{"/usr/bin/vtysh", "-d", daemon}
+	switch {
+	case daemon == "zebra": // of whose lines mgmtd has some
+		argv = argv[:1]
+	case slices.Contains(frrByMgmtd, daemon):
+		argv = []string{"/bin/sh", "-c", `daemon=$0; [ -x ` + frrBin + `mgmtd ] && daemon=mgmtd; exec /usr/bin/vtysh -d $daemon "$@"`, daemon}
+	}
+	argv = append(argv, "-c", "configure terminal")
+	for _, line := range lines {
+		argv = append(argv, "-c", line)
+	}
+	return []Command{{Argv: argv, OrRestart: readers}}, nil
 }
 
-// frrRestarts reports whether a daemon has to be restarted for a change: one of its
-// routers goes, or has another ID or NET, which FRR changes only by dropping every
-// adjacency, or not at all.
-func frrRestarts(old, new []*stanza) bool {
+// frrByMgmtd are the daemons whose configuration mgmtd has from FRR 10 on.
+var frrByMgmtd = []string{"zebra", "staticd", "ripd", "ripngd"}
+
+// frrRestarts lists the routers for whose change a daemon has to be restarted: those
+// that go, or have another ID or NET, which FRR changes only by dropping every
+// adjacency, or not at all. RIP has no adjacencies, and leaves while it runs.
+func frrRestarts(old, new []*stanza) []*stanza {
 	ids := func(s *stanza) (lines []string) {
 		for _, b := range s.body {
 			if strings.Contains(b.line, "router-id ") || strings.HasPrefix(b.line, "net ") {
@@ -36,13 +67,17 @@ func frrRestarts(old, new []*stanza) bool {
 		}
 		return lines
 	}
-	return slices.ContainsFunc(old, func(s *stanza) bool {
-		if !strings.HasPrefix(s.line, "router ") || strings.Contains(s.line, " vrf ") {
-			return false
+	var found []*stanza
+	for _, s := range old {
+		if owner := ownerOf(s.line); !vnet.FRRCommand(s.line, "router") || strings.Contains(s.line, " vrf ") || slices.Contains(frrByMgmtd, owner) {
+			continue
 		}
 		i := slices.IndexFunc(new, func(now *stanza) bool { return now.line == s.line })
-		return i < 0 || !slices.Equal(ids(s), ids(new[i]))
-	})
+		if i < 0 || !slices.Equal(ids(s), ids(new[i])) {
+			found = append(found, s)
+		}
+	}
+	return found
 }
 
 // difference turns two lists of stanzas into the commands between them.

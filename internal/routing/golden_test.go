@@ -194,6 +194,15 @@ func compareGolden(t *testing.T, name string, d Daemons) {
 		if s.After != "" {
 			b.WriteString("after " + s.After + "\n")
 		}
+		if s.Ready != "" {
+			b.WriteString("ready by " + s.Ready + "\n")
+		}
+		if s.Loads {
+			b.WriteString("loads the others\n")
+		}
+		if s.Optional {
+			b.WriteString("where there is such a program\n")
+		}
 	}
 	file := filepath.Join("testdata", name+".conf")
 	if *update {

@@ -3,28 +3,22 @@ package routing
 import (
 	"slices"
 	"strings"
+
+	"trellis/internal/vnet"
 )
 
 // splitIntegrated deals an integrated FRR configuration out to daemons: the
-// named ones, and those that its blocks, static routes and lines of interfaces
-// call for. What has one owner goes to it alone; everything else goes to all,
-// since a daemon passes over what it does not know with a warning. What only
-// vtysh knows goes to none.
+// named ones, and those that it calls for ([calledFor]). What has one owner goes to
+// it alone; everything else goes to all, since a daemon passes over what it does not
+// know with a warning. What only vtysh knows goes to none.
 func splitIntegrated(text string, daemons []string) map[string][]*stanza {
 	confs := map[string][]*stanza{}
 	for _, daemon := range daemons {
 		confs[daemon] = nil
 	}
 	list := slices.DeleteFunc(parseStanzas(text), func(s *stanza) bool { return ownerOf(s.line) == vtysh })
-	for _, s := range list {
-		if daemon := ownerOf(s.line); daemon != "" {
-			confs[daemon] = nil
-		}
-		for _, b := range s.body {
-			if daemon := interfaceOwner(b.line); daemon != "" && strings.HasPrefix(s.line, "interface ") {
-				confs[daemon] = nil
-			}
-		}
+	for daemon := range calledFor(list) {
+		confs[daemon] = nil
 	}
 	for daemon := range confs {
 		for _, s := range list {
@@ -46,13 +40,52 @@ func splitIntegrated(text string, daemons []string) map[string][]*stanza {
 	return confs
 }
 
+// calledFor gives the daemons that a configuration needs: those that its blocks,
+// static routes and lines of interfaces are for, and bfdd for what has BFD watch a
+// neighbour.
+func calledFor(list []*stanza) map[string]bool {
+	found := map[string]bool{}
+	add := func(daemon string) {
+		if daemon != "" && daemon != vtysh {
+			found[daemon] = true
+		}
+	}
+	for _, s := range list {
+		add(ownerOf(s.line))
+		add(monitor(s.line))
+		for _, b := range s.body {
+			add(monitor(b.line))
+			add(lineOwner(s, b))
+			for _, c := range b.body {
+				add(monitor(c.line))
+			}
+		}
+	}
+	return found
+}
+
+// monitor gives bfdd for a line that has BFD (RFC 5880) watch a neighbour, such as
+// "ip ospf bfd" or "neighbor 192.0.2.1 bfd"; "" for another.
+func monitor(line string) string {
+	words := strings.Fields(line)
+	for i, w := range words {
+		switch {
+		case w == "description" || i == 0 && w == "no":
+			return "" // free text follows
+		case w == "bfd":
+			return "bfdd"
+		}
+	}
+	return ""
+}
+
 // lineOwner gives the one daemon that a line within a top-level block is for; ""
 // if there may be several.
 func lineOwner(s, inside *stanza) string {
 	switch {
-	case strings.HasPrefix(s.line, "interface "):
+	case vnet.FRRCommand(s.line, "interface"):
 		return interfaceOwner(inside.line)
-	case strings.HasPrefix(s.line, "vrf "):
+	case vnet.FRRCommand(s.line, "vrf"):
 		return ownerOf(inside.line)
 	}
 	return ""
@@ -114,6 +147,8 @@ func ownerOf(line string) string {
 		{"router ripng", "ripngd"},
 		{"router rip", "ripd"},
 		{"router eigrp", "eigrpd"},
+		{"router pim", "pimd"},
+		{"router pim6", "pim6d"},
 		{"router babel", "babeld"},
 		{"router openfabric", "fabricd"},
 		{"ip route", "staticd"},
@@ -157,12 +192,25 @@ func interfaceOwner(line string) string {
 	})
 }
 
-// match gives the daemon of the first entry whose words begin the line.
+// match gives the daemon of the entry whose words begin the line, each of them in
+// full or by its beginning; of several entries that one of which most words stand
+// there in full.
 func match(line string, owners []owner) string {
+	daemon, most := "", -1
+	words := strings.Fields(line)
 	for _, o := range owners {
-		if rest, ok := strings.CutPrefix(line, o.words); ok && (rest == "" || rest[0] == ' ') {
-			return o.daemon
+		if !vnet.FRRCommand(line, o.words) {
+			continue
+		}
+		full := 0
+		for i, w := range strings.Fields(o.words) {
+			if words[i] == w {
+				full++
+			}
+		}
+		if full > most {
+			daemon, most = o.daemon, full
 		}
 	}
-	return ""
+	return daemon
 }

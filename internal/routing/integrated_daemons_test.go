@@ -72,7 +72,7 @@ end
 		t.Fatalf("eth1, which the configuration addresses, was given %v", v.Links[0].Endpoints[0].Addrs)
 	}
 	configs := generate(t, v)
-	if got, want := services(configs["a"].Daemons), "zebra staticd ospfd ospf6d isisd bgpd ripd vrrpd"; got != want {
+	if got, want := services(configs["a"].Daemons), "mgmtd zebra staticd ospfd ospf6d isisd bgpd ripd vrrpd vtysh"; got != want {
 		t.Errorf("services %s, want %s", got, want)
 	}
 	l := newLab(t, v)
@@ -86,7 +86,7 @@ end
 	})
 	for name, out := range l.outs {
 		for line := range strings.Lines(out.String()) {
-			if strings.Contains(line, "config line") {
+			if strings.Contains(line, "config line") || strings.HasPrefix(line, "line ") {
 				t.Errorf("%s: %s", name, line)
 			}
 		}

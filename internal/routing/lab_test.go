@@ -32,6 +32,7 @@ type lab struct {
 	v     *vnet.VNet
 	procs map[string]*exec.Cmd // by node/service
 	outs  map[string]*output
+	ready map[string][]string // by node: the paths by which those are ready that are loaded
 }
 
 // output collects what a process writes.
@@ -72,7 +73,7 @@ func newLab(t *testing.T, v *vnet.VNet) *lab {
 	l := &lab{
 		t: t, dir: t.TempDir(), v: v,
 		tag:   fmt.Sprintf("%s%d-%d-", labPrefix, os.Getpid(), labs.Add(1)),
-		procs: map[string]*exec.Cmd{}, outs: map[string]*output{},
+		procs: map[string]*exec.Cmd{}, outs: map[string]*output{}, ready: map[string][]string{},
 	}
 	if err := os.Chmod(filepath.Dir(l.dir), 0o755); err != nil { // FRR's user passes through
 		t.Fatal(err)
@@ -160,23 +161,46 @@ func (l *lab) start(configs map[string]Config) {
 
 func (l *lab) place(node string, f vnet.File) {
 	l.t.Helper()
+	if err := os.MkdirAll(filepath.Join(l.dir, node, filepath.Dir(f.Path)), 0o755); err != nil {
+		l.t.Fatal(err)
+	}
 	if err := os.WriteFile(filepath.Join(l.dir, node, f.Path), f.Content, 0o644); err != nil {
 		l.t.Fatal(err)
 	}
 }
 
-// launch starts one service in its node, after what it waits for.
+// launch starts one service in its node, after what it waits for. One that loads the
+// others, which come before it, has ended when it returns.
 func (l *lab) launch(node string, s Service) {
 	l.t.Helper()
+	if _, err := os.Stat(s.Argv[0]); err != nil && s.Optional {
+		return
+	}
+	var paths []string
 	if s.After != "" {
-		file := filepath.Join(l.dir, node, s.After)
+		paths = append(paths, s.After)
+	}
+	if s.Loads {
+		paths = l.ready[node]
+		defer func() {
+			if err := l.procs[node+"/"+s.Name].Wait(); err != nil {
+				l.t.Errorf("%s on %s: %v", s.Name, node, err)
+			}
+			delete(l.procs, node+"/"+s.Name)
+		}()
+	}
+	if s.Ready != "" {
+		l.ready[node] = append(l.ready[node], s.Ready)
+	}
+	for _, file := range paths {
+		file := filepath.Join(l.dir, node, file)
 		for began := time.Now(); ; time.Sleep(2 * time.Millisecond) {
 			if _, err := os.Stat(file); err == nil {
 				break
 			}
 			if time.Since(began) > 10*time.Second {
 				l.dump()
-				l.t.Fatalf("%s on %s waits in vain for %s", s.Name, node, s.After)
+				l.t.Fatalf("%s on %s waits in vain for %s", s.Name, node, file)
 			}
 		}
 	}

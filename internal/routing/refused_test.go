@@ -26,6 +26,10 @@ func TestRefusedLinesOfTheUsersConfigurationAreNamed(t *testing.T) {
 		"a line for one": {map[string]string{"zebra": line("bfd"), "ospfd": line("bfd")}, ""},
 		"refused by all": {map[string]string{"zebra": line("rooter ospf"), "ospfd": line("rooter ospf"), "bfdd": line("rooter ospf")}, "zebra refuses line 5 of /etc/frr/frr.conf: rooter ospf"},
 		"in a block":     {map[string]string{"ospfd": line(" ip ospf aera 0")}, "ospfd refuses line 4 of /etc/frr/frr.conf: ip ospf aera 0"},
+		// vtysh loads line by line, for one daemon after the other.
+		"by vtysh":    {map[string]string{"vtysh": "line 5: % Unknown command[4]:  rooter ospf\nline 4: % Unknown command[17]:  ip ospf aera 0\n"}, "vtysh refuses line 5 of /etc/frr/frr.conf: rooter ospf"},
+		"by a daemon": {map[string]string{"vtysh": "line 4: Failure to communicate[13] to ospfd, line:  ip ospf aera 0\n\n"}, "ospfd refuses line 4 of /etc/frr/frr.conf: ip ospf aera 0"},
+		"mended":      {map[string]string{"vtysh": "line 3: % Unknown command[4]:  router ospff\n"}, ""},
 		// The log outlives the configuration that it is of.
 		"mended since": {map[string]string{"ospfd": line("router ospff")}, ""},
 	} {

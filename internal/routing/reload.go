@@ -30,9 +30,9 @@ type ReloadPlan struct {
 // Command is a command to be run in a node.
 type Command struct {
 	Argv []string // must end with exit status 0
-	// OrRestart names the service that is restarted if the command fails; "": the
+	// OrRestart names the services that are restarted if the command fails; none: the
 	// change fails.
-	OrRestart string
+	OrRestart []string
 }
 
 // IsZero reports whether there is nothing to do.
@@ -49,7 +49,7 @@ func (d Daemons) With(own []vnet.File) Daemons {
 	}
 	var more []vnet.File
 	for _, f := range own {
-		if service := sw.service(f.Path); slices.ContainsFunc(d.Services, func(s Service) bool { return s.Name == service }) {
+		if len(sw.readers(f.Path, d.Services)) > 0 {
 			more = append(more, f)
 		}
 	}
@@ -97,25 +97,27 @@ func Reload(old, new Daemons) ReloadPlan {
 			continue
 		}
 		p.Files = append(p.Files, f)
-		switch service := sw.service(f.Path); {
-		case service == "" || slices.Contains(p.Starts, service) || slices.Contains(p.Changes, service):
+		readers := slices.DeleteFunc(sw.readers(f.Path, new.Services), func(service string) bool {
+			return slices.Contains(p.Starts, service) || slices.Contains(p.Changes, service)
+		})
+		switch {
+		case len(readers) == 0:
 		case !ok:
-			restart = append(restart, service)
+			restart = append(restart, readers...)
 		default:
-			if c, ok := sw.change(service, was.Content, f.Content); !ok {
-				restart = append(restart, service)
-			} else if len(c.Argv) > 0 {
-				p.Commands = append(p.Commands, c)
-			}
+			commands, more := sw.change(f.Path, readers, was.Content, f.Content)
+			p.Commands = append(p.Commands, commands...)
+			restart = append(restart, more...)
 		}
 	}
 	for name := range before {
-		if service := sw.service(name); service != "" {
-			restart = append(restart, service)
-		}
+		restart = append(restart, sw.readers(name, new.Services)...)
 	}
 	p.Restarts = sw.restartOrder(restart, new.Services)
-	p.Commands = slices.DeleteFunc(p.Commands, func(c Command) bool { return c.OrRestart != "" && slices.Contains(p.Restarts, c.OrRestart) })
+	// Those that all start anew read it then.
+	p.Commands = slices.DeleteFunc(p.Commands, func(c Command) bool {
+		return len(c.OrRestart) > 0 && !slices.ContainsFunc(c.OrRestart, func(s string) bool { return !slices.Contains(p.Restarts, s) })
+	})
 	return p
 }
 

@@ -92,7 +92,7 @@ func TestReloadCommands(t *testing.T) {
 			var got []string
 			for _, c := range p.Commands {
 				argv := c.Argv
-				if c.OrRestart != "xd" {
+				if !slices.Equal(c.OrRestart, []string{"xd"}) {
 					t.Errorf("if the commands fail, %q restarts", c.OrRestart)
 				}
 				if strings.Join(argv[:5], " ") != "/usr/bin/vtysh -d xd -c configure terminal" {
@@ -115,6 +115,34 @@ func TestReloadCommands(t *testing.T) {
 	}
 }
 
+// TestReloadOfAnIntegratedFile has vtysh hand out the difference as it hands out the
+// file, line by line, and restarts only what no line changes.
+func TestReloadOfAnIntegratedFile(t *testing.T) {
+	conf := func(text string) Daemons {
+		return effective(t, vnet.Routing{Protocol: vnet.None}, "/etc/frr/daemons", "bgpd=yes\nospfd=yes\n", "/etc/frr/frr.conf", text)
+	}
+	const bgp = "router bgp 1\n neighbor 10.0.0.1 remote-as 2\n"
+	p := Reload(conf(bgp), conf(bgp+" address-family ipv4 unicast\n  network 192.0.2.0/24\nip route 192.0.2.0/24 blackhole\n"))
+	if len(p.Commands) != 1 || len(p.Restarts)+len(p.Starts)+len(p.Stops)+len(p.Changes) > 0 || len(p.Files) != 1 {
+		t.Fatalf("a prefix more needs %+v", p)
+	}
+	argv := p.Commands[0].Argv
+	if got, want := strings.Join(argv[4:], "|"), "router bgp 1|address-family ipv4 unicast|network 192.0.2.0/24|exit-address-family|exit|ip route 192.0.2.0/24 blackhole"; got != want {
+		t.Errorf("vtysh is given %s, want %s", got, want)
+	}
+	if want := []string{"mgmtd", "zebra", "staticd", "ospfd", "bgpd"}; !slices.Equal(p.Commands[0].OrRestart, want) {
+		t.Errorf("it restarts %v if that fails, want %v", p.Commands[0].OrRestart, want)
+	}
+	const ospf = "router ospf\n ospf router-id 1.1.1.1\n"
+	p = Reload(conf(bgp+ospf+"hostname a\n"), conf(bgp+"router ospf\n ospf router-id 2.2.2.2\nhostname b\n"))
+	if !slices.Equal(p.Restarts, []string{"ospfd"}) || len(p.Commands) != 1 || strings.Join(p.Commands[0].Argv[4:], "|") != "no hostname a|hostname b" {
+		t.Errorf("another router ID needs %+v", p)
+	}
+	if p = Reload(conf(bgp), conf("! a comment\n"+bgp)); len(p.Commands)+len(p.Restarts) > 0 || len(p.Files) != 1 {
+		t.Errorf("a comment needs %+v", p)
+	}
+}
+
 // TestReloadScope decides between nothing, a command, a service and the node.
 func TestReloadScope(t *testing.T) {
 	ospf, bird := effective(t, frrOSPFFast), effective(t, birdOSPFFast)
@@ -129,13 +157,13 @@ func TestReloadScope(t *testing.T) {
 		t.Errorf("a changed bird.conf needs %+v", p)
 	}
 	zebra := effective(t, frrOSPFFast, "/etc/frr/zebra.conf", "debug zebra events\n")
-	if p := Reload(ospf, zebra); len(p.Restarts) > 0 || len(p.Commands) != 1 {
+	if p := Reload(ospf, zebra); !reflect.DeepEqual(p.Restarts, []string{"staticd"}) || len(p.Commands) != 1 { // staticd reads it too, having no file of its own
 		t.Errorf("another zebra.conf needs %+v", p)
 	}
 	larger := effective(t, frrOSPFFast)
 	larger.Services = slices.Clone(larger.Services)
-	larger.Services[0].Argv = append(slices.Clone(larger.Services[0].Argv), "--x")
-	if p := Reload(ospf, larger); !reflect.DeepEqual(p.Restarts, []string{"zebra", "ospfd", "ospf6d"}) {
+	larger.Services[1].Argv = append(slices.Clone(larger.Services[1].Argv), "--x")
+	if p := Reload(ospf, larger); !reflect.DeepEqual(p.Restarts, []string{"zebra", "staticd", "ospfd", "ospf6d"}) {
 		t.Errorf("another command line of zebra restarts %v; want zebra and, after it, all that use it", p.Restarts)
 	}
 	own := effective(t, frrOSPFFast, "/etc/frr/ospfd.conf", "router ospf\n")
@@ -153,7 +181,7 @@ func TestReloadScope(t *testing.T) {
 	}
 	slower := effective(t, frrOSPFFast)
 	slower.Services = slices.Clone(slower.Services)
-	slower.Services[1].Argv = append(slices.Clone(slower.Services[1].Argv), "--x")
+	slower.Services[3].Argv = append(slices.Clone(slower.Services[3].Argv), "--x")
 	if p := Reload(ospf, slower); !reflect.DeepEqual(p.Changes, []string{"ospfd"}) || !reflect.DeepEqual(p.Restarts, []string{"ospfd"}) {
 		t.Errorf("another command line needs %+v", p)
 	}

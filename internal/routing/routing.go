@@ -39,6 +39,15 @@ type Service struct {
 	// again, and a zebra that has started anew removes the old ones after the
 	// time of its option -K.
 	After string `json:"after,omitempty"`
+	// Ready names a path inside the node by which the service is ready to have its
+	// configuration loaded; empty: it reads that itself.
+	Ready string `json:"ready,omitempty"`
+	// Loads says that the service loads the configuration of those with Ready, and
+	// ends. It is given two arguments more where it is to load one alone: -d and the
+	// name.
+	Loads bool `json:"loads,omitempty"`
+	// Optional says that the node may lack the program, and then goes without.
+	Optional bool `json:"optional,omitempty"`
 }
 
 // Route is a computed route, with its equal-cost next hops sorted. Routes share

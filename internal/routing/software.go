@@ -16,12 +16,11 @@ type software struct {
 
 	// generate configures it for a router.
 	generate func(*router) (Daemons, error)
-	// service names the service that reads a generated file; empty: none does.
-	service func(path string) string
-	// change gives the command that takes a running service from one content of its
-	// configuration to another, an empty one where there is nothing to do; not ok: only
-	// a restart does.
-	change func(service string, was, now []byte) (c Command, ok bool)
+	// readers names those of the services whose configuration a file is; nil: none.
+	readers func(path string, services []Service) []string
+	// change gives the commands that take running services from one content of their
+	// configuration to another, and those of them that have to be restarted for it.
+	change func(path string, readers []string, was, now []byte) (commands []Command, restart []string)
 	// follows reports whether a service has to be restarted after another. Nil: none.
 	follows func(s Service, restarted string) bool
 	// saves reports whether it writes a file itself when its user saves the

@@ -97,7 +97,7 @@ ip route 192.0.2.0/24 blackhole
 // starts the daemon that it is for.
 func TestOwnDaemonFile(t *testing.T) {
 	d := withFiles(t, frrOSPFFast, "/etc/frr/bgpd.conf", "router bgp 65000\n", "/etc/frr/ospfd.conf", "router ospf\n")
-	if got, want := services(d), "zebra ospfd ospf6d bgpd"; got != want {
+	if got, want := services(d), "mgmtd zebra staticd ospfd ospf6d bgpd"; got != want {
 		t.Errorf("services %s, want %s", got, want)
 	}
 	for _, path := range []string{"/etc/frr/bgpd.conf", "/etc/frr/ospfd.conf"} {
@@ -114,12 +114,84 @@ func TestOwnDaemonFile(t *testing.T) {
 	}
 }
 
-// TestDaemonsFile starts what Debian's list of daemons enables.
-func TestDaemonsFile(t *testing.T) {
-	d := withFiles(t, frrOSPFFast, "/etc/frr/daemons", "# pimd=yes is not meant\nbgpd=yes\nripd=no\nbfdd=yes\nsh=yes\n",
-		"/etc/frr/frr.conf", "router ospf\n network 10.0.0.0/8 area 0\n")
-	if got, want := services(d), "zebra ospfd bgpd bfdd"; got != want {
-		t.Errorf("services %s, want %s", got, want)
+// TestDaemonsOfUsersFiles starts what the user's files call for: blocks, in words of
+// any length, Debian's list of daemons, and files of the daemons' own.
+func TestDaemonsOfUsersFiles(t *testing.T) {
+	const list, integrated = "/etc/frr/daemons", "/etc/frr/frr.conf"
+	for name, c := range map[string]struct {
+		files []string
+		want  string // besides mgmtd, zebra and staticd
+	}{
+		"blocks":                    {[]string{integrated, "router ospf\n network 10.0.0.0/8 area 0\nrouter bgp 1\n"}, "ospfd bgpd vtysh"},
+		"abbreviations":             {[]string{integrated, "rou bgp 65001\n neighbor 10.0.0.1 remote-as 2\nint eth1\n ip os area 0\nrou rip\n network eth1\n"}, "ospfd bgpd ripd vtysh"},
+		"BFD of OSPF":               {[]string{integrated, "interface eth1\n ip ospf area 0\n ip ospf bfd\n"}, "ospfd bfdd vtysh"},
+		"BFD of a neighbour":        {[]string{integrated, "router bgp 1\n neighbor 10.0.0.1 remote-as 2\n neighbor 10.0.0.1 bfd\n"}, "bgpd bfdd vtysh"},
+		"BFD of a family":           {[]string{integrated, "router bgp 1\n address-family ipv4 unicast\n  neighbor 10.0.0.1 bfd profile x\n"}, "bgpd bfdd vtysh"},
+		"only a word":               {[]string{integrated, "router bgp 1\n neighbor 10.0.0.1 description no bfd here\n no neighbor 10.0.0.2 bfd\n"}, "bgpd vtysh"},
+		"OpenFabric and Babel":      {[]string{integrated, "interface eth1\n ip router openfabric 1\ninterface eth2\n babel wired\n"}, "babeld fabricd vtysh"},
+		"the list":                  {[]string{list, "# pimd=yes is not meant\nbgpd=yes\nripd=no\nbfdd=\"yes\" # too\nsh=yes\n", integrated, "router ospf\n x\n"}, "ospfd bgpd bfdd vtysh"},
+		"the list says no":          {[]string{list, "ospfd=no\n", integrated, "router ospf\n x\nrouter bgp 1\n"}, "bgpd vtysh"},
+		"instances of the list":     {[]string{list, "ospfd=yes\nospfd_instances=1,2\n", "/etc/frr/ospfd-1.conf", "router ospf 1\n"}, "ospfd-1 ospfd-2"},
+		"instances of the text":     {[]string{integrated, "router ospf 3\n x\nrouter ospf 7\n y\n"}, "ospfd-3 ospfd-7 vtysh"},
+		"files of daemons' own":     {[]string{"/etc/frr/bgpd.conf", "router bgp 1\n"}, "bgpd"},
+		"an integrated one as well": {[]string{"/etc/frr/bgpd.conf", "router bgp 1\n", integrated, "hostname a\n"}, "vtysh"},
+	} {
+		d := withFiles(t, vnet.Routing{Protocol: vnet.None}, c.files...)
+		if got, want := services(d), strings.TrimSpace("mgmtd zebra staticd "+c.want); got != want {
+			t.Errorf("%s: services %s, want %s", name, got, want)
+		}
+		for _, s := range d.Services {
+			loaded := strings.HasSuffix(c.want, "vtysh") && !s.Loads
+			if want := "/run/frr/" + s.Name + ".vty"; loaded && s.Ready != want || !loaded && s.Ready != "" || s.Loads != (s.Name == "vtysh") || s.Optional != (s.Name == "mgmtd") {
+				t.Errorf("%s: %+v", name, s)
+			}
+		}
+	}
+}
+
+// TestStaticRoutesInZebrasFile leaves staticd to read zebra's own file, which older
+// labs have them in, and gives it one of its own elsewhere.
+func TestStaticRoutesInZebrasFile(t *testing.T) {
+	d, own := withAndOfFiles(t, vnet.Routing{Protocol: vnet.None}, "/etc/frr/zebra.conf", "ip route 10.0.0.0/8 10.0.0.1\nip rout 1.2.3.4/32 Null0\n")
+	if fileOf(d, "/etc/frr/staticd.conf") != "" {
+		t.Error("staticd does not read zebra's file")
+	}
+	// What zebra does not know staticd may, and the other way round.
+	line := func(text string) string { return "No such command on config line 1: " + text + "\n" }
+	logs := map[string]string{"zebra": line("ip route 10.0.0.0/8 10.0.0.1"), "staticd": ""}
+	if got := d.Refused(own, logs); got != "" {
+		t.Errorf("%q, of a line that staticd takes", got)
+	}
+	logs = map[string]string{"zebra": line("ip rout 1.2.3.4/32 Null0"), "staticd": line("ip rout 1.2.3.4/32 Null0")}
+	if got, want := d.Refused(own, logs), "zebra refuses line 2 of /etc/frr/zebra.conf: ip rout 1.2.3.4/32 Null0"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	d = withFiles(t, frrOSPFFast)
+	if fileOf(d, "/etc/frr/staticd.conf") == "" {
+		t.Error("staticd would read the generated file of zebra")
+	}
+}
+
+// TestSettingsOfDebiansList has daemons run as /etc/frr/daemons says.
+func TestSettingsOfDebiansList(t *testing.T) {
+	d := withFiles(t, vnet.Routing{Protocol: vnet.None}, "/etc/frr/daemons", `bgpd=yes
+frr_profile="datacenter"
+frr_global_options="-S"
+bgpd_options="-A 127.0.0.1 -l 192.0.2.1"
+ospfd=yes
+ospfd_instances=4
+MAX_FDS=1024
+watchfrr_options="--netns"
+`)
+	for _, c := range []struct{ service, want string }{
+		{"bgpd", "--limit-fds 1024 -F datacenter -S -A 127.0.0.1 -l 192.0.2.1"},
+		{"ospfd-4", "--limit-fds 1024 -n 4 -F datacenter -S"},
+		{"zebra", "--limit-fds 1024 -r -K 120 -F datacenter -S"},
+	} {
+		i := slices.IndexFunc(d.Services, func(s Service) bool { return s.Name == c.service })
+		if i < 0 || !strings.HasSuffix(strings.Join(d.Services[i].Argv, " "), " "+c.want) {
+			t.Errorf("%s of %s: want its arguments to end with %s: %+v", c.service, services(d), c.want, d.Services)
+		}
 	}
 }
 

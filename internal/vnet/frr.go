@@ -37,13 +37,26 @@ func frrAddressed(text string) []string {
 	for line := range strings.Lines(text) {
 		words := strings.Fields(line)
 		switch {
-		case len(words) >= 2 && words[0] == "interface":
+		case len(words) >= 2 && FRRCommand(line, "interface"):
 			current = words[1]
 		case len(words) > 0 && line[0] != ' ' && line[0] != '\t' && line[0] != '!':
 			current = "" // another context
-		case current != "" && len(words) >= 3 && (words[0] == "ip" || words[0] == "ipv6") && words[1] == "address":
+		case current != "" && len(words) >= 3 && (FRRCommand(line, "ip address") || FRRCommand(line, "ipv6 address")):
 			found = append(found, current)
 		}
 	}
 	return found
+}
+
+// FRRCommand reports whether a line of configuration begins with a command of FRR's,
+// given in full: FRR takes each word by its beginning. That another command may begin
+// alike is for the caller to know.
+func FRRCommand(line, command string) bool {
+	words := strings.Fields(line)
+	for i, full := range strings.Fields(command) {
+		if i >= len(words) || !strings.HasPrefix(full, words[i]) || full == "ipv6" && words[i] == "ip" {
+			return false
+		}
+	}
+	return true
 }

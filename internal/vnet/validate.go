@@ -233,6 +233,12 @@ func (c *checker) file(at, who string, f *File, earlier map[string]bool) {
 	if len(f.Content) > MaxFileSize {
 		c.add(at, fmt.Sprintf("keep files to %s, or put them in the image", FormatSize(MaxFileSize)), "%s: file %s has %d bytes", who, clip(f.Path), len(f.Content))
 	}
+	if f.Path == FRRSettingsPath {
+		_, errs := ParseFRRSettings(string(f.Content))
+		for _, e := range errs {
+			c.add(at, e.Remedy, "%s: line %d of %s: %s", who, e.Line, f.Path, e.What)
+		}
+	}
 	if f.Mode == 0 || f.Mode > 0o7777 {
 		c.add(at, "use permission bits like 0644", "%s: file %s has the mode %#o", who, clip(f.Path), f.Mode)
 	}
