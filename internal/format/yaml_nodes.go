@@ -4,7 +4,10 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,7 +46,7 @@ func (r *yamlReader) nodeKey(s *nodeSpec, p yamlfile.Pair, what string) {
 	n := &s.n
 	switch p.Key {
 	case "image":
-		n.Image, _ = r.Text(p.Value, what)
+		n.Image = r.image(p.Value, what)
 	case "cmd":
 		n.Cmd = r.Texts(p.Value, what)
 		if p.Value.Kind == yaml.ScalarNode && len(n.Cmd) == 1 {
@@ -128,6 +131,20 @@ func (r *yamlReader) nodeKey(s *nodeSpec, p yamlfile.Pair, what string) {
 			r.Fail(p.At, "write {latitude: 47.6, longitude: -122.3}", "%s needs both coordinates", what)
 		}
 	}
+}
+
+// image reads the reference of an image. A relative path becomes an absolute one, for
+// who reads the image has another working directory.
+func (r *yamlReader) image(n *yaml.Node, what string) string {
+	ref, ok := r.Text(n, what)
+	if !ok || !vnet.RelativeImage(ref) || r.folder == "" {
+		return ref
+	}
+	path := filepath.Join(r.folder, ref)
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		r.Fail(n, "name one that is there, relative to this file", "%s: there is no %s", what, yamlfile.Clip(path))
+	}
+	return path
 }
 
 // size reads a size within bounds.

@@ -109,6 +109,9 @@ func (c *checker) node(i int) {
 	c.routing(at+".routing", who, n.Routing)
 	c.ownDaemon(at, who, n)
 	c.text(at+".image", who+": image", n.Image, false)
+	if RelativeImage(n.Image) {
+		c.add(at+".image", "give the absolute path", "%s: image %q is a relative path, and nothing says from where", who, clip(n.Image))
+	}
 	c.text(at+".on", who+": on", n.On, true)
 	if n.FastPath != FastPathAuto && n.FastPath != FastPathOff {
 		c.add(at+".fastpath", "use auto or off", "%s: fastpath is %q", who, clip(string(n.FastPath)))

@@ -34,6 +34,7 @@ func TestEveryRuleIsKept(t *testing.T) {
 		"node name twice": {func(v *VNet) { v.Nodes = append(v.Nodes, v.Nodes[1]) }, "nodes[3]", "there twice"},
 		"image":           {node(func(n *Node) { n.Image = "" }), "nodes[1].image", "is empty"},
 		"image text":      {node(func(n *Node) { n.Image = "a\x00b" }), "nodes[1].image", "not text"},
+		"relative image":  {node(func(n *Node) { n.Image = "../root.tar" }), "nodes[1].image", "a relative path"},
 		"host":            {node(func(n *Node) { n.On = "\xff" }), "nodes[1].on", "not text"},
 		"NaN of CPU":      {node(func(n *Node) { n.CPU = math.NaN() }), "nodes[1].cpu", "out of range"},
 		"much CPU":        {node(func(n *Node) { n.CPU = math.Inf(1) }), "nodes[1].cpu", "out of range"},
