@@ -177,7 +177,8 @@ func (r *runner) start(ctx context.Context, s reconcile.Step) error {
 		return err
 	}
 	defer ns.Close()
-	return ns.Defaults(n.Sysctls)
+	sysctls, _ := splitSysctls(n)
+	return ns.Defaults(sysctls)
 }
 
 func (r *runner) id(node string) container.ID { return container.ID{VNet: r.want.VNet, Node: node} }

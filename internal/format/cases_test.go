@@ -32,7 +32,7 @@ nodes:
       /etc/motd: {content: "hello\n", mode: 0600}
       /bin/x: {base64: "AAEC", mode: 755}
     exec: ["ip link", "date"]
-    sysctls: {net.ipv4.ip_forward: 1, net.ipv4.conf.eth0.rp_filter: 0}
+    sysctls: {net.ipv4.ip_forward: 1, net.ipv4.conf.lo.rp_filter: 0}
     routing: {protocol: bgp, daemon: bird, timers: fast}
     asn: 64512
     loopbacks: [192.0.2.1, "2001:db8::1"]
@@ -86,6 +86,10 @@ links:
 var badYAML = []yamlCase{
 	{name: "empty", yaml: "", want: []string{"1: the file is empty; describe a network with name, nodes and links"}},
 	{name: "only a comment", yaml: "# hello\n", want: []string{"1: the file is empty; describe a network with name, nodes and links"}},
+	{name: "sysctls of interfaces", semantic: true, yaml: "name: x\ndefaults:\n  node:\n    sysctls:\n      net.ipv4.ip_forward: 1\n      net.ipv4.conf.eth1.rp_filter: 1\nnodes:\n  a:\n    sysctls:\n      net.ipv4.conf.all.rp_filter: 1\n      net.mpls.conf.eth2.input: 1\n  b: {}\nlinks: [[a, \"b:wan0\"]]\n", want: []string{
+		`6: node "b": sysctl net.ipv4.conf.eth1.rp_filter is of the interface eth1, which the node does not have; name one that a link gives the node: wan0`,
+		`11: node "a": sysctl net.mpls.conf.eth2.input is of the interface eth2, which the node does not have; name one that a link gives the node: eth1`,
+	}},
 	{name: "a list", yaml: "[a]\n", want: []string{"1: the network must be a mapping, not a list; write it as `key: value` lines"}},
 	{name: "unknown key", yaml: "name: x\nroutng: ospf\nnodes: {a: {}}\n", want: []string{`2: unknown key "routng" in the network; did you mean "routing"?`}},
 	{name: "unknown key, nothing near", yaml: "name: x\ntopology: {}\nnodes: {a: {}}\n", want: []string{`2: unknown key "topology" in the network; the keys are name, routing, addressing, defaults, nodes, links`}},

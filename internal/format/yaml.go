@@ -11,12 +11,12 @@ import (
 // yamlReader walks one parsed document and collects what is wrong with it.
 type yamlReader struct {
 	yamlfile.Reader
-	open  Open
+	open Open
 	// folder is where relative paths of images start; "" where nobody knows.
 	folder string
 	lines  places
-	files map[string]file // what references to files gave, by path
-	named map[string]int  // lines of the nodes, by name
+	files  map[string]file // what references to files gave, by path
+	named  map[string]int  // lines of the nodes, by name
 	// unread names what could not be read completely, by its path in the model, so
 	// that what the model lacks of it is not reported as well.
 	unread map[string]bool

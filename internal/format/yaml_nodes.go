@@ -62,9 +62,9 @@ func (r *yamlReader) nodeKey(s *nodeSpec, p yamlfile.Pair, what string) {
 		v, _ := r.Integer(p.Value, what, vnet.MinPids, vnet.MaxPids)
 		n.Pids = int(v)
 	case "env":
-		n.Env = r.textMap(p.Value, what, true)
+		n.Env = r.textMap(s, p, what, true)
 	case "sysctls":
-		n.Sysctls = r.textMap(p.Value, what, false)
+		n.Sysctls = r.textMap(s, p, what, false)
 	case "exec":
 		n.Exec = r.Texts(p.Value, what)
 	case "files":
@@ -166,14 +166,15 @@ func (r *yamlReader) size(n *yaml.Node, what string, least, most int64) int64 {
 }
 
 // textMap reads a mapping of texts. A variable without a value is empty where
-// that makes sense.
-func (r *yamlReader) textMap(n *yaml.Node, what string, mayBeEmpty bool) map[string]string {
-	pairs := r.Mapping(n, what, nil)
+// that makes sense. The line of each entry is noted.
+func (r *yamlReader) textMap(s *nodeSpec, of yamlfile.Pair, what string, mayBeEmpty bool) map[string]string {
+	pairs := r.Mapping(of.Value, what, nil)
 	if len(pairs) == 0 {
 		return nil
 	}
 	out := make(map[string]string, len(pairs))
 	for _, p := range pairs {
+		s.lines[of.Key+"."+p.Key] = p.At.Line
 		if mayBeEmpty && p.Value.Kind == yaml.ScalarNode && p.Value.ShortTag() == "!!null" {
 			out[p.Key] = ""
 			continue
@@ -313,6 +314,12 @@ func (r *yamlReader) resolveNode(at string, own, def nodeSpec) vnet.Node {
 	inherit(own, "exec-timeout", &n.ExecTimeout, def.n.ExecTimeout)
 	n.Env = r.mergeMaps(def.n.Env, n.Env)
 	n.Sysctls = r.mergeMaps(def.n.Sysctls, n.Sysctls)
+	for key := range n.Env {
+		line("env." + key)
+	}
+	for key := range n.Sysctls {
+		line("sysctls." + key)
+	}
 	for _, f := range def.n.Files {
 		if !slices.ContainsFunc(n.Files, func(o vnet.File) bool { return o.Path == f.Path }) {
 			n.Files = append(n.Files, f)

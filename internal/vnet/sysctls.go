@@ -2,7 +2,9 @@ package vnet
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -86,4 +88,104 @@ func (c *checker) sysctl(at, who, name, value string) {
 			"%s: sysctl %s is %q", who, clip(name), clip(value))
 		return
 	}
+}
+
+// SysctlPath turns net.ipv4.ip_forward into net/ipv4/ip_forward. As in sysctl(8),
+// whichever of dot and slash comes first is the separator, and the other stands
+// for itself, or for the separator's character within a name: net.ipv4.conf.eth0/1.
+// An interface's dots are taken for its own, too: net.ipv4.conf.eth0.1.rp_filter.
+func SysctlPath(name string) string {
+	if i := strings.IndexAny(name, "./"); i < 0 || name[i] == '/' {
+		return name
+	}
+	path := strings.Map(func(r rune) rune {
+		switch r {
+		case '.':
+			return '/'
+		case '/':
+			return '.'
+		}
+		return r
+	}, name)
+	if parts := strings.Split(path, "/"); perInterface(parts) {
+		last := len(parts) - 1
+		return strings.Join(append(parts[:3:3], strings.Join(parts[3:last], "."), parts[last]), "/")
+	}
+	return path
+}
+
+// perInterface reports whether the parts of a path are those of a sysctl that each
+// interface has its own of.
+func perInterface(parts []string) bool {
+	if len(parts) < 5 {
+		return false
+	}
+	switch parts[1] + "/" + parts[2] {
+	case "ipv4/conf", "ipv6/conf", "ipv4/neigh", "ipv6/neigh", "mpls/conf":
+		return true
+	}
+	return false
+}
+
+// SysctlInterface gives the interface that a sysctl is of, "" where it is of none, of
+// all, or of those that come.
+func SysctlInterface(name string) string {
+	parts := strings.Split(SysctlPath(name), "/")
+	if !perInterface(parts) || parts[3] == "all" || parts[3] == "default" {
+		return ""
+	}
+	return parts[3]
+}
+
+// ownInterfaces are those that a network namespace can have from the start: lo, and
+// where their modules are loaded, the kernel's own tunnels (net.core.fb_tunnels_only_for_init_net).
+var ownInterfaces = []string{"lo", "tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "sit0", "ip6tnl0", "ip6gre0"}
+
+// interfaceSysctls refuses those of interfaces that their node does not have, or that
+// have none such.
+func (c *checker) interfaceSysctls() {
+	for i := range c.v.Nodes {
+		n := &c.v.Nodes[i]
+		for _, k := range sortedKeys(n.Sysctls) {
+			name := SysctlInterface(k)
+			if name == "" || slices.Contains(ownInterfaces, name) {
+				continue
+			}
+			at := fmt.Sprintf("nodes[%d].sysctls.%s", i, k)
+			e := c.interfaces()[n.Name][name]
+			switch {
+			case e == nil:
+				c.add(at, "name one that a link gives the node"+c.interfaceList(n.Name), "node %q: sysctl %s is of the interface %s, which the node does not have", clip(n.Name), clip(k), clip(name))
+			case e.MTU < MinMTUIPv6 && strings.HasPrefix(k, "net.ipv6."):
+				c.add(at, fmt.Sprintf("leave it out, or give the link an MTU of %d or more", MinMTUIPv6), "node %q: sysctl %s is of IPv6, which %s does not have with an MTU of %d", clip(n.Name), clip(k), name, e.MTU)
+			}
+		}
+	}
+}
+
+// interfaces gives the ends of links by node and name.
+func (c *checker) interfaces() map[string]map[string]*Interface {
+	if c.ends != nil {
+		return c.ends
+	}
+	c.ends = map[string]map[string]*Interface{}
+	for i := range c.v.Links {
+		for j := range c.v.Links[i].Endpoints {
+			e := &c.v.Links[i].Endpoints[j]
+			if c.ends[e.Node] == nil {
+				c.ends[e.Node] = map[string]*Interface{}
+			}
+			c.ends[e.Node][e.Name] = e
+		}
+	}
+	return c.ends
+}
+
+// interfaceList names a node's interfaces for a remedy, where they are few.
+func (c *checker) interfaceList(node string) string {
+	names := slices.Sorted(maps.Keys(c.interfaces()[node]))
+	if len(names) == 0 || len(names) > 8 {
+		return ""
+	}
+	return ": " + orList(names)
 }

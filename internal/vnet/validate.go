@@ -23,6 +23,7 @@ func (v *VNet) Validate() error {
 	}
 	c.payload()
 	c.links()
+	c.interfaceSysctls()
 	c.linkRouting()
 	c.reflectors()
 	c.addresses()
@@ -56,7 +57,8 @@ func (v *VNet) checkSizes() Errors {
 type checker struct {
 	v     *VNet
 	errs  Errors
-	nodes map[string]int // index by name
+	nodes map[string]int                   // index by name
+	ends  map[string]map[string]*Interface // see interfaces
 }
 
 func (c *checker) add(path, remedy, what string, args ...any) {
@@ -200,7 +202,7 @@ func (c *checker) nodeLists(at, who string, n *Node) {
 	if c.list(at+".sysctls", who+": sysctls", len(n.Sysctls)) {
 		for _, k := range sortedKeys(n.Sysctls) {
 			if !sysctlName.MatchString(k) || strings.Contains(k, "..") || strings.Contains(k, "//") {
-				c.add(at+".sysctls", "use names under net., like net.ipv4.ip_forward: the others belong to the machine", "%s: sysctl %q is not a network setting", who, clip(k))
+				c.add(at+".sysctls."+k, "use names under net., like net.ipv4.ip_forward: the others belong to the machine", "%s: sysctl %q is not a network setting", who, clip(k))
 				continue
 			}
 			c.text(at+".sysctls."+k, who+": sysctl "+k, n.Sysctls[k], false)
