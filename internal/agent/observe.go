@@ -19,9 +19,9 @@ import (
 	"trellis/internal/substrate/dataplane"
 	"trellis/internal/substrate/links"
 	"trellis/internal/substrate/netns"
-	"trellis/internal/vnet"
 	"trellis/internal/substrate/port"
 	"trellis/internal/tunnel"
+	"trellis/internal/vnet"
 )
 
 // observed is what the machine holds of one VNet.

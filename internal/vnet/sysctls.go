@@ -1,12 +1,16 @@
 package vnet
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"math"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // SysctlCeiling is the most that a node's network may have of something that is memory
@@ -188,4 +192,68 @@ func (c *checker) interfaceList(node string) string {
 		return ""
 	}
 	return ": " + orList(names)
+}
+
+// SysctlTrouble words why a machine cannot set a sysctl, and what to do.
+func SysctlTrouble(name, value string, err error) (what, remedy string) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(SysctlPath(name), "net/mpls/"):
+		return fmt.Sprintf("sysctl %s needs MPLS, which this machine's kernel has not loaded", clip(name)), "load it: modprobe mpls_router"
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Sprintf("this machine has no sysctl %s for a network of a node's", clip(name)),
+			"check how it is written (sysctl -a in a node lists all), or load the kernel module that brings it"
+	case errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ERANGE):
+		return fmt.Sprintf("the kernel does not take %q for sysctl %s", clip(value), clip(name)), "give a value that it takes"
+	}
+	return fmt.Sprintf("sysctl %s cannot be set: %v", clip(name), err), "leave it out"
+}
+
+// ipv6Off refuses to turn IPv6 off where interfaces are given IPv6 addresses: the
+// kernel would not take them.
+func (c *checker) ipv6Off() {
+	for i := range c.v.Nodes {
+		n := &c.v.Nodes[i]
+		off := map[string]string{} // the sysctls that turn it off, by interface, all and default
+		on := map[string]bool{}    // the interfaces where another turns it on again
+		for _, k := range sortedKeys(n.Sysctls) {
+			parts := strings.Split(SysctlPath(k), "/")
+			if len(parts) != 5 || !perInterface(parts) || parts[1] != "ipv6" || parts[4] != "disable_ipv6" {
+				continue
+			}
+			if value, err := strconv.ParseInt(strings.TrimSpace(n.Sysctls[k]), 0, 64); err == nil && value == 0 {
+				on[parts[3]] = true
+			} else {
+				off[parts[3]] = k
+			}
+		}
+		if len(off) == 0 {
+			continue
+		}
+		refuse := func(name string, has netip.Addr, inherits ...string) {
+			for _, from := range append([]string{name}, inherits...) {
+				if on[from] {
+					return
+				}
+				if k := off[from]; k != "" {
+					c.add(fmt.Sprintf("nodes[%d].sysctls.%s", i, k), "turn IPv6 addresses off with addressing: {ipv4: 10.0.0.0/8} for the network or addressing: none for the node, and name none, or leave the sysctl out",
+						"node %q: sysctl %s turns IPv6 off, and %s is given the address %s", clip(n.Name), clip(k), name, has)
+					delete(off, from) // one message is enough
+					return
+				}
+			}
+		}
+		for _, a := range n.Loopbacks {
+			if a.Is6() {
+				refuse("lo", a, "all")
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(c.interfaces()[n.Name])) {
+			for _, p := range c.interfaces()[n.Name][name].Addrs {
+				if p.Addr().Is6() {
+					refuse(name, p.Addr(), "default", "all")
+					break
+				}
+			}
+		}
+	}
 }

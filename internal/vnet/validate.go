@@ -24,6 +24,7 @@ func (v *VNet) Validate() error {
 	c.payload()
 	c.links()
 	c.interfaceSysctls()
+	c.ipv6Off()
 	c.linkRouting()
 	c.reflectors()
 	c.addresses()

@@ -167,3 +167,46 @@ func TestSysctlsOfInterfaces(t *testing.T) {
 		}
 	}
 }
+
+// TestIPv6IsNotTurnedOffBesideAddresses: where a sysctl does, the kernel takes none.
+func TestIPv6IsNotTurnedOffBesideAddresses(t *testing.T) {
+	const all, def, lo, eth1 = "net.ipv6.conf.all.disable_ipv6", "net.ipv6.conf.default.disable_ipv6", "net.ipv6.conf.lo.disable_ipv6", "net.ipv6.conf.eth1.disable_ipv6"
+	for name, c := range map[string]struct {
+		sysctls  map[string]string
+		loopback bool // has an IPv6 address
+		link     bool
+		want     string // the sysctl that is refused
+	}{
+		"all, no addresses":         {map[string]string{all: "1"}, false, false, ""},
+		"all, loopback":             {map[string]string{all: "1"}, true, false, all},
+		"all, link":                 {map[string]string{all: "1"}, false, true, all},
+		"all, both":                 {map[string]string{all: "1"}, true, true, all},
+		"default, loopback":         {map[string]string{def: "1"}, true, false, ""},
+		"default, link":             {map[string]string{def: "1"}, false, true, def},
+		"lo, link":                  {map[string]string{lo: "1"}, false, true, ""},
+		"lo, loopback":              {map[string]string{lo: "1"}, true, false, lo},
+		"interface":                 {map[string]string{eth1: "1"}, false, true, eth1},
+		"interface, no address":     {map[string]string{eth1: "1"}, true, false, ""},
+		"all but the interface":     {map[string]string{all: "1", eth1: "0"}, false, true, ""},
+		"all but interfaces' start": {map[string]string{all: "1", def: "0"}, false, true, ""},
+		"all and the interface":     {map[string]string{all: "0", eth1: "1"}, false, true, eth1},
+		"not off":                   {map[string]string{all: "0"}, true, true, ""},
+	} {
+		v := &VNet{Name: "x", Addressing: Addressing{IPv4: DefaultIPv4}, Nodes: []Node{{Name: "a", Sysctls: c.sysctls}, {Name: "b"}},
+			Links: []Link{{Endpoints: []Interface{{Node: "a"}, {Node: "b"}}}}}
+		if c.loopback {
+			v.Nodes[0].Loopbacks = []netip.Addr{netip.MustParseAddr("fd00::1")}
+		}
+		if c.link {
+			v.Links[0].Endpoints[0].Addrs = []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}
+		}
+		if err := v.Complete(); err != nil {
+			t.Fatal(err)
+		}
+		err := v.Validate()
+		var errs Errors
+		if errors.As(err, &errs); c.want == "" && err != nil || c.want != "" && (len(errs) != 1 || errs[0].Path != "nodes[0].sysctls."+c.want) {
+			t.Errorf("%s: %v, want one about %q", name, err, c.want)
+		}
+	}
+}

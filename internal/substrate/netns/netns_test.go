@@ -176,6 +176,33 @@ func TestSysctlsOfInterfaces(t *testing.T) {
 	}
 }
 
+// TestSysctlsAreTried: what a new namespace of a node's has and takes, and nothing of
+// the machine's changes.
+func TestSysctlsAreTried(t *testing.T) {
+	nstest.Root(t)
+	before, err := os.ReadFile("/proc/sys/net/ipv4/ip_default_ttl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := netns.TrySysctls(map[string]string{
+		"net.ipv4.ip_default_ttl": "77", "net.ipv4.conf.eth7.rp_filter": "1", "net.ipv6.conf.eth1/100.accept_ra": "0",
+		"net.ipv4.ip_default_tll": "77", "net.ipv4.conf.eth7.rp_fliter": "1", "net.ipv6.neigh.eth1.gc_thresh1": "1",
+		"net.ipv6.route.skip_notify_on_dev_down": "1", "net.core.bpf_jit_enable": "1",
+		"net.ipv4.tcp_fin_timeout": "soon",
+	})
+	for _, name := range []string{"net.ipv4.ip_default_tll", "net.ipv4.conf.eth7.rp_fliter", "net.ipv6.neigh.eth1.gc_thresh1", "net.ipv6.route.skip_notify_on_dev_down", "net.core.bpf_jit_enable"} {
+		if !errors.Is(bad[name], os.ErrNotExist) {
+			t.Errorf("%s: %v", name, bad[name])
+		}
+	}
+	if !errors.Is(bad["net.ipv4.tcp_fin_timeout"], unix.EINVAL) || len(bad) != 6 {
+		t.Errorf("refused: %v", bad)
+	}
+	if after, err := os.ReadFile("/proc/sys/net/ipv4/ip_default_ttl"); err != nil || string(after) != string(before) {
+		t.Errorf("the machine's own was %s and is %s, %v", before, after, err)
+	}
+}
+
 func TestRoutesConvergeAndCover(t *testing.T) {
 	nstest.Root(t)
 	n := nstest.NewNode(t)
