@@ -100,15 +100,9 @@ func (r *yamlReader) nodeKey(s *nodeSpec, p yamlfile.Pair, what string) {
 			r.Fail(p.At, "keep one of them", "%s: loopback and loopbacks are the same key", what)
 		}
 		s.lines["loopbacks"] = p.At.Line
-		items := []*yaml.Node{p.Value}
-		if p.Value.Kind != yaml.ScalarNode {
-			items = r.Sequence(p.Value, what)
-		}
-		for _, item := range items {
-			if a, ok := r.address(item, what); ok {
-				n.Loopbacks = append(n.Loopbacks, a)
-			}
-		}
+		n.Loopbacks = r.addresses(p.Value, what)
+	case "anycast":
+		n.Anycast = r.addresses(p.Value, what)
 	case "router-id":
 		s.lines["routerID"] = p.At.Line
 		n.RouterID, _ = r.address(p.Value, what)
@@ -295,7 +289,7 @@ func (r *yamlReader) resolveNode(at string, own, def nodeSpec) vnet.Node {
 			r.lines[at+"."+key] = l
 		}
 	}
-	for _, key := range []string{"image", "cpu", "memory", "disk", "pids", "cmd", "env", "sysctls", "exec", "files", "execTimeout", "restart", "kind", "addressing", "display", "routing", "on", "fastpath", "repair", "asn", "loopbacks", "routerID", "position"} {
+	for _, key := range []string{"image", "cpu", "memory", "disk", "pids", "cmd", "env", "sysctls", "exec", "files", "execTimeout", "restart", "kind", "addressing", "display", "routing", "on", "fastpath", "repair", "asn", "loopbacks", "anycast", "routerID", "position"} {
 		line(key)
 	}
 	inherit(own, "image", &n.Image, def.n.Image)

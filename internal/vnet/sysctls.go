@@ -242,7 +242,7 @@ func (c *checker) ipv6Off() {
 				}
 			}
 		}
-		for _, a := range n.Loopbacks {
+		for _, a := range slices.Concat(n.Loopbacks, n.Anycast) {
 			if a.Is6() {
 				refuse("lo", a, "all")
 			}

@@ -285,7 +285,7 @@ func (c *checker) addresses() {
 			case slices.ContainsFunc(n.Loopbacks[:j], func(b netip.Addr) bool { return b.Is4() == a.Is4() }):
 				c.add(at, "keep one of them", "node %q has two loopback addresses of one family", n.Name)
 			case owner[a] != "":
-				c.add(at, "give each node its own", "loopback address %s is at nodes %q and %q", a, owner[a], n.Name)
+				c.add(at, "give each node its own, or write it as anycast of each node that has it", "loopback address %s is at nodes %q and %q", a, owner[a], n.Name)
 			}
 			owner[a] = n.Name
 		}
@@ -298,7 +298,38 @@ func (c *checker) addresses() {
 			routerID[id] = n.Name
 		}
 	}
+	c.anycast(owner)
 	c.subnets(owner)
+}
+
+// anycast checks the addresses of lo that several nodes may have; owner holds those
+// that one node has, and gets them.
+func (c *checker) anycast(owner map[netip.Addr]string) {
+	shared := map[netip.Addr]string{}
+	for i := range c.v.Nodes {
+		n := &c.v.Nodes[i]
+		if len(n.Anycast) > MaxAddrs {
+			c.add(fmt.Sprintf("nodes[%d].anycast", i), fmt.Sprintf("keep it to %d", MaxAddrs), "node %q has %d anycast addresses", n.Name, len(n.Anycast))
+			continue
+		}
+		for j, a := range n.Anycast {
+			at := fmt.Sprintf("nodes[%d].anycast[%d]", i, j)
+			switch {
+			case !usable(a) || a.IsLinkLocalUnicast():
+				c.add(at, "use a unicast address like 10.0.0.1 or fd00::1", "node %q: %s cannot be an anycast address", n.Name, a)
+			case !n.Kind.Traits().Loopback:
+				c.add(at, "leave it out, or say kind: "+string(Router), "node %q is a %s, which has no loopback addresses", n.Name, n.Kind)
+			case slices.Contains(n.Anycast[:j], a):
+				c.add(at, "name it once", "node %q has the anycast address %s twice", n.Name, a)
+			case owner[a] != "":
+				c.add(at, "give it another, or write it as anycast of both", "anycast address %s of node %q is the loopback of node %q", a, n.Name, owner[a])
+			}
+			shared[a] = n.Name
+		}
+	}
+	for a, n := range shared {
+		owner[a] = n
+	}
 }
 
 // usable reports whether a node can own an address: unicast, no zone, and not
