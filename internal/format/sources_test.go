@@ -128,3 +128,20 @@ func TestImagesByRelativePaths(t *testing.T) {
 		t.Errorf("standard input: %v", err)
 	}
 }
+
+// TestALargeFileIsSentToTheImage: no other way of writing it would help.
+func TestALargeFileIsSentToTheImage(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "lab.yaml")
+	for name, content := range map[string][]byte{
+		path: []byte("name: lab\nnodes:\n  a:\n    files: {/rib: rib}\n"), filepath.Join(dir, "rib"): make([]byte, 1<<20+1),
+	} {
+		if err := os.WriteFile(name, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, _, err := Load(path)
+	if err == nil || !strings.Contains(err.Error(), ":4: ") || !strings.Contains(err.Error(), "larger than 1MiB; put it into the node's image") {
+		t.Error(err)
+	}
+}

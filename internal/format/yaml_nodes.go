@@ -262,7 +262,9 @@ func (r *yamlReader) openFile(n *yaml.Node, what, source string) ([]byte, bool) 
 	var one Error
 	switch {
 	case errors.As(got.err, &errs) && len(errs) > 0:
-		reason = errs[0].What
+		if reason = errs[0].What; errors.Is(errs[0].Err, errTooLarge) {
+			remedy = "put it into the node's image: an image may be a directory of this machine or a tar archive"
+		}
 	case errors.As(got.err, &one):
 		if reason = one.What; errors.Is(one.Err, errOutside) {
 			remedy = one.Remedy
