@@ -21,6 +21,7 @@ import (
 	"trellis/internal/substrate/netns"
 	"trellis/internal/substrate/port"
 	"trellis/internal/tunnel"
+	"trellis/internal/vnet"
 )
 
 // observed is what the machine holds of one VNet.
@@ -265,8 +266,29 @@ func gone(err error) bool {
 // interior is what a node's inside is to be, but for the interfaces that stay down.
 func interior(n *plan.Node, down map[string]bool) netns.Interior {
 	in := netns.Interior{Loopbacks: n.Loopbacks}
+	_, sysctls := splitSysctls(n)
 	for _, p := range n.Ports {
-		in.Interfaces = append(in.Interfaces, netns.Interface{Name: p.Name, MAC: p.MAC, MTU: p.MTU, Up: !down[p.Name], Addrs: p.Addrs})
+		in.Interfaces = append(in.Interfaces, netns.Interface{
+			Name: p.Name, MAC: p.MAC, MTU: p.MTU, Up: !down[p.Name], Addrs: p.Addrs, Sysctls: sysctls[p.Name],
+		})
 	}
 	return in
+}
+
+// splitSysctls parts a node's sysctls: those that are set when the node starts, and
+// those of each interface, which can be set when that is there.
+func splitSysctls(n *plan.Node) (start map[string]string, of map[string]map[string]string) {
+	start, of = map[string]string{}, map[string]map[string]string{}
+	for name, value := range n.Sysctls {
+		i := vnet.SysctlInterface(name)
+		if !slices.ContainsFunc(n.Ports, func(p plan.Port) bool { return p.Name == i }) {
+			start[name] = value
+			continue
+		}
+		if of[i] == nil {
+			of[i] = map[string]string{}
+		}
+		of[i][name] = value
+	}
+	return start, of
 }

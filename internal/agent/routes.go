@@ -339,20 +339,39 @@ func (w *worker) look(ctx context.Context, c *routeCheck) (int, error) {
 }
 
 // soughtAddresses gives, by name, the address of each family that stands for a
-// node, as `trellis ping` tries it: of lo where there is one. They are read in the
+// node, as `trellis ping` tries it: of lo where there is one, and none that several
+// nodes have. They are read in the
 // nodes, since users' own configuration sets them. Where no user configures the
 // routing, nobody asks for them; where one does, networks are small.
 func (c *routeCheck) soughtAddresses() (map[string][]netip.Addr, error) {
 	if !slices.ContainsFunc(slices.Collect(maps.Values(c.nodes)), func(r *routeNode) bool { return r.own }) {
 		return nil, nil
 	}
-	out := make(map[string][]netip.Addr, len(c.running))
+	found := make(map[string][]netip.Addr, len(c.running))
+	holders := map[netip.Addr]int{}
+	for i := range c.want.Nodes {
+		for _, a := range c.want.Nodes[i].Anycast {
+			holders[a] = 2 // or more, elsewhere
+		}
+	}
 	for name, state := range c.running {
 		addrs, err := addressesOf(state)
 		if err != nil {
 			return nil, err
 		}
+		found[name] = addrs
+		for i, a := range addrs {
+			if !slices.Contains(addrs[:i], a) { // unnumbered interfaces have that of lo
+				holders[a]++
+			}
+		}
+	}
+	out := make(map[string][]netip.Addr, len(found))
+	for name, addrs := range found {
 		for _, a := range addrs {
+			if holders[a] > 1 {
+				continue // it stands for no node
+			}
 			if !slices.ContainsFunc(out[name], sameFamily(a)) {
 				out[name] = append(out[name], a)
 			}

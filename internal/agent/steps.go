@@ -177,7 +177,8 @@ func (r *runner) start(ctx context.Context, s reconcile.Step) error {
 		return err
 	}
 	defer ns.Close()
-	return ns.Defaults(n.Sysctls)
+	sysctls, _ := splitSysctls(n)
+	return ns.Defaults(sysctls)
 }
 
 func (r *runner) id(node string) container.ID { return container.ID{VNet: r.want.VNet, Node: node} }
@@ -541,9 +542,11 @@ func (r *runner) route(_ context.Context, s reconcile.Step) error {
 	if err != nil {
 		return err
 	}
-	sources := make([]netip.Addr, len(n.Loopbacks))
-	for i, l := range n.Loopbacks {
-		sources[i] = l.Addr()
+	var sources []netip.Addr
+	for _, l := range n.Loopbacks {
+		if !slices.Contains(n.Anycast, l.Addr()) {
+			sources = append(sources, l.Addr())
+		}
 	}
 	if _, err := ns.SetRoutes(routes, sources...); err != nil {
 		if len(r.keepDown[s.Node]) == 0 {

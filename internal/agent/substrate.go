@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 
 	"trellis/internal/agent/reconcile"
 	"trellis/internal/agentapi"
@@ -12,6 +14,7 @@ import (
 	"trellis/internal/store"
 	"trellis/internal/substrate/container"
 	"trellis/internal/substrate/image"
+	"trellis/internal/substrate/netns"
 	"trellis/internal/substrate/shaper"
 	"trellis/internal/tunnel"
 	"trellis/internal/vnet"
@@ -25,6 +28,9 @@ var _ agentapi.Agent = (*Agent)(nil)
 // Prepare implements [agentapi.Agent].
 func (a *Agent) Prepare(ctx context.Context, p *plan.Plan) error {
 	if err := a.checkShapes(p); err != nil {
+		return err
+	}
+	if err := checkSysctls(p); err != nil {
 		return err
 	}
 	images := map[string]string{} // to a node that wants it
@@ -65,6 +71,25 @@ func installDaemon(d vnet.Daemon) string {
 		return "install it"
 	}
 	return "install it (Debian: apt-get install " + k.Package + ")"
+}
+
+// checkSysctls refuses what this machine has no sysctl for, or no such value.
+func checkSysctls(p *plan.Plan) error {
+	tried := map[string]bool{} // by their names and values
+	for i := range p.Nodes {
+		n := &p.Nodes[i]
+		set := fmt.Sprint(n.Sysctls) // sorted by key
+		if len(n.Sysctls) == 0 || tried[set] {
+			continue
+		}
+		tried[set] = true
+		bad := netns.TrySysctls(n.Sysctls)
+		for _, name := range slices.Sorted(maps.Keys(bad)) {
+			what, remedy := vnet.SysctlTrouble(name, n.Sysctls[name], bad[name])
+			return fmt.Errorf("node %s: %s; %s", n.Name, what, remedy)
+		}
+	}
+	return nil
 }
 
 // checkShapes refuses what the kernel cannot do to a link.

@@ -81,7 +81,7 @@ func (e *Env) machine() (*vnet.Machine, error) {
 	if !facts.Root {
 		return nil, errors.New("what this machine can do is tried out, which takes root: use sudo")
 	}
-	m := &vnet.Machine{Netem: facts.Probes[doctor.ProbeNetem] == nil, Programs: map[string]bool{}}
+	m := &vnet.Machine{Netem: facts.Probes[doctor.ProbeNetem] == nil, Programs: map[string]bool{}, Sysctls: doctor.TrySysctls}
 	for name := range facts.Daemons {
 		m.Programs[name] = true
 	}

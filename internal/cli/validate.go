@@ -109,7 +109,7 @@ func newValidateCommand(env *Env) *cobra.Command {
 		},
 		ValidArgsFunction: completeFiles,
 	}
-	cmd.Flags().BoolVar(&here, "here", false, "check that this machine has what the files ask for, too: netem, routing daemons; needs root")
+	cmd.Flags().BoolVar(&here, "here", false, "check that this machine has what the files ask for, too: netem, routing daemons, sysctls; needs root")
 	cmd.Flags().BoolVar(&deep, "deep", false, "have FRR's and BIRD's own programs read the configurations that nodes bring")
 	cmd.Flags().BoolVar(&look, "review", false, "show what the files ask for beyond the ordinary: files and images of this machine, commands, and the like")
 	settings = setFlag(cmd)

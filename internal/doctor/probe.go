@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trellis/internal/substrate/confine"
+	"trellis/internal/substrate/netns"
 	"trellis/internal/substrate/softirq"
 )
 
@@ -46,6 +47,10 @@ func probeTracing() error {
 	}
 	return p.Close()
 }
+
+// TrySysctls tries the sysctls of a node on this machine, and gives what is wrong with
+// those that cannot be set.
+func TrySysctls(sysctls map[string]string) map[string]error { return netns.TrySysctls(sysctls) }
 
 // onThrowawayThread runs f on a thread that ends with it. That cannot be the
 // process's first thread, which Go keeps for ever, and by whose namespaces

@@ -16,6 +16,7 @@ const two = "name: x\nnodes: {a: {}, b: {}}\n"
 
 var goodYAML = []yamlCase{
 	{name: "the smallest", yaml: "name: x\nnodes: {a: }\n"},
+	{name: "what is meant to be there twice", yaml: "name: x\nnodes: {a: {anycast: 192.0.2.1}, b: {anycast: 192.0.2.1}, h: {kind: host}, i: {kind: host}}\nlinks:\n  - {endpoints: [{node: a, addresses: 192.168.1.1/24}, h], overlap: true}\n  - {endpoints: [{node: b, addresses: 192.168.1.1/24}, {node: i, addresses: 192.168.1.0/23}], overlap: true}\n"},
 	{name: "links in every form", yaml: "name: x\nnodes: {a: {}, b: {}, c: {}}\nlinks:\n  - [a, b]\n  - [\"a:wan0\", \"b:eth9\"]\n  - endpoints: [a, c]\n  - endpoints: [{node: a}, {node: b, interface: e0, mac: '02:00:00:00:00:01', mtu: 1400, addresses: [192.0.2.1/24, '2001:db8::1/64'], cost: 3}]\n  - {name: hub, type: lan, endpoints: [a, b, {node: c, rate: {up: 1mbit, down: 2mbit}}], delay: 3ms}\n"},
 	{name: "links with every key", yaml: two + "links:\n  - {endpoints: [a, b], name: l, type: p2p, state: down, rate: 1.5gbit, delay: 12ms, jitter: 300us, loss: 0.1%, mtu: 9000, cost: 10}\n  - {endpoints: [a, b], down: true, rate: {up: 1mbit}, delay: {down: 1ms}, loss: 0.001}\n  - {endpoints: [a, b], down: false, rate: unlimited}\n"},
 	{name: "a node with every key", yaml: `name: x
@@ -32,10 +33,11 @@ nodes:
       /etc/motd: {content: "hello\n", mode: 0600}
       /bin/x: {base64: "AAEC", mode: 755}
     exec: ["ip link", "date"]
-    sysctls: {net.ipv4.ip_forward: 1, net.ipv4.conf.eth0.rp_filter: 0}
+    sysctls: {net.ipv4.ip_forward: 1, net.ipv4.conf.lo.rp_filter: 0}
     routing: {protocol: bgp, daemon: bird, timers: fast}
     asn: 64512
     loopbacks: [192.0.2.1, "2001:db8::1"]
+    anycast: [192.0.2.9, "2001:db8::9"]
     router-id: 1.2.3.4
     position: {latitude: 47.6, longitude: -122.3}
     on: host1
@@ -86,6 +88,18 @@ links:
 var badYAML = []yamlCase{
 	{name: "empty", yaml: "", want: []string{"1: the file is empty; describe a network with name, nodes and links"}},
 	{name: "only a comment", yaml: "# hello\n", want: []string{"1: the file is empty; describe a network with name, nodes and links"}},
+	{name: "twice, and not said so", semantic: true, yaml: "name: x\nnodes:\n  a: {loopback: 192.0.2.1, anycast: 192.0.2.2}\n  b: {loopback: 192.0.2.1}\n  c: {loopback: 192.0.2.2}\n  h: {kind: host, anycast: 192.0.2.9}\nlinks:\n  - endpoints: [{node: a, addresses: 192.168.1.1/24}, h]\n    overlap: true\n  - endpoints: [{node: b, addresses: 192.168.1.1/24}, c]\n", want: []string{
+		`3: anycast address 192.0.2.2 of node "a" is the loopback of node "c"; give it another, or write it as anycast of both`,
+		`4: loopback address 192.0.2.1 is at nodes "a" and "b"; give each node its own, or write it as anycast of each node that has it`,
+		`4: router ID 192.0.2.1 is at nodes "a" and "b"; give each node its own`,
+		`6: node "h" is a host, which has no loopback addresses; leave it out, or say kind: router`,
+		`10: address 192.168.1.1 is at a:eth1 and b:eth1; give each interface its own, or say overlap: true for both links`,
+		`10: subnet 192.168.1.0/24 of link "b-c" overlaps 192.168.1.0/24 of link "a-h"; give each link its own subnet, or say overlap: true for both`,
+	}},
+	{name: "sysctls of interfaces", semantic: true, yaml: "name: x\ndefaults:\n  node:\n    sysctls:\n      net.ipv4.ip_forward: 1\n      net.ipv4.conf.eth1.rp_filter: 1\nnodes:\n  a:\n    sysctls:\n      net.ipv4.conf.all.rp_filter: 1\n      net.mpls.conf.eth2.input: 1\n  b: {}\nlinks: [[a, \"b:wan0\"]]\n", want: []string{
+		`6: node "b": sysctl net.ipv4.conf.eth1.rp_filter is of the interface eth1, which the node does not have; name one that a link gives the node: wan0`,
+		`11: node "a": sysctl net.mpls.conf.eth2.input is of the interface eth2, which the node does not have; name one that a link gives the node: eth1`,
+	}},
 	{name: "a list", yaml: "[a]\n", want: []string{"1: the network must be a mapping, not a list; write it as `key: value` lines"}},
 	{name: "unknown key", yaml: "name: x\nroutng: ospf\nnodes: {a: {}}\n", want: []string{`2: unknown key "routng" in the network; did you mean "routing"?`}},
 	{name: "unknown key, nothing near", yaml: "name: x\ntopology: {}\nnodes: {a: {}}\n", want: []string{`2: unknown key "topology" in the network; the keys are name, routing, addressing, defaults, nodes, links`}},
@@ -150,10 +164,10 @@ var badYAML = []yamlCase{
 	{name: "three ends", yaml: "name: x\nnodes: {a: {}, b: {}, c: {}}\nlinks:\n  - [a, b, c]\n", want: []string{`4: link "a-b" has 3 ends, a point-to-point link has two; name two ends, or say type: lan`}},
 	{name: "no ends", yaml: two + "links:\n  - {name: l}\n", want: []string{`4: link "l" has no endpoints; add endpoints: [a, b]`}},
 	{name: "address twice", yaml: "name: x\nnodes: {a: {}, b: {}, c: {}}\nlinks:\n  - [{node: a, addresses: 192.0.2.1/24}, b]\n  - [{node: a, addresses: 192.0.2.1/25}, c]\n", semantic: true, want: []string{
-		`5: address 192.0.2.1 is at a:eth1 and a:eth2; give each interface its own`,
-		`5: subnet 192.0.2.0/25 of link "a-c" overlaps 192.0.2.0/24 of link "a-b"; give each link its own subnet`}},
+		`5: address 192.0.2.1 is at a:eth1 and a:eth2; give each interface its own, or say overlap: true for both links`,
+		`5: subnet 192.0.2.0/25 of link "a-c" overlaps 192.0.2.0/24 of link "a-b"; give each link its own subnet, or say overlap: true for both`}},
 	{name: "loopback twice", yaml: "name: x\nnodes:\n  a: {loopback: 192.0.2.1}\n  b: {loopback: 192.0.2.1}\n", semantic: true, want: []string{
-		`4: loopback address 192.0.2.1 is at nodes "a" and "b"; give each node its own`,
+		`4: loopback address 192.0.2.1 is at nodes "a" and "b"; give each node its own, or write it as anycast of each node that has it`,
 		`4: router ID 192.0.2.1 is at nodes "a" and "b"; give each node its own`}},
 	{name: "rates", yaml: two + "links:\n  - {endpoints: [a, b], rate: 0}\n  - {endpoints: [a, b], rate: 0mbit}\n  - {endpoints: [a, b], rate: 100}\n  - {endpoints: [a, b], rate: 10 furlongs}\n  - {endpoints: [a, b], rate: -5mbit}\n  - {endpoints: [a, b], rate: fast}\n", want: []string{
 		`4: link 1: rate: rate "0" has no unit; write a rate like 10kbit, 100mbit or 1.5gbit`,

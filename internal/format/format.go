@@ -36,6 +36,8 @@ type Options struct {
 	AllowPaths []string
 	// Opened, where it is set, is called with each file that was read so.
 	Opened func(Source)
+	// folder is the description's, where it is known: relative paths of images start there.
+	folder string
 }
 
 // Open opens a file that a description refers to, by the path that is written
@@ -45,7 +47,9 @@ type Open func(path string, limit int64) ([]byte, error)
 // Load reads a network from a file, as its extension says: .yaml and .yml are
 // native YAML, .graphml and .xml are GraphML; any other name is judged by the
 // file's first byte. Files that the description refers to are looked up from the
-// description's folder, and lie below it (see Options.AllowPaths).
+// description's folder, and lie below it (see Options.AllowPaths). Relative paths of
+// images start in that folder, too, and may lead anywhere: who reads images has rules
+// of its own for where they lie.
 func Load(path string, o ...Options) (*vnet.VNet, []Warning, error) {
 	data, err := readLimited(path, MaxFile)
 	if err != nil {
@@ -59,7 +63,10 @@ func Load(path string, o ...Options) (*vnet.VNet, []Warning, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return Read(path, data, from.open, o...)
+	if options.folder, err = filepath.Abs(from.dir); err != nil {
+		return nil, nil, openError(from.dir, err)
+	}
+	return Read(path, data, from.open, options)
 }
 
 // Read reads a network from bytes. The name is that of the file, for its

@@ -84,3 +84,64 @@ func TestSourcesLieBelowTheFolder(t *testing.T) {
 		t.Errorf("a directory that is not there: %v", err)
 	}
 }
+
+// TestImagesByRelativePaths: they start from the folder of the description, wherever
+// the command runs, and must be there; without a folder they mean nothing.
+func TestImagesByRelativePaths(t *testing.T) {
+	top := t.TempDir()
+	lab := filepath.Join(top, "lab")
+	if err := os.Mkdir(lab, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []string{filepath.Join(top, "up.tar"), filepath.Join(lab, "own.tar")} {
+		if err := os.WriteFile(f, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text := func(image string) []byte {
+		return fmt.Appendf(nil, "name: lab\ndefaults:\n  node: {image: %s}\nnodes: {a: , b: {image: host}}\n", image)
+	}
+	path := filepath.Join(lab, "lab.yaml")
+	for image, want := range map[string]string{
+		"../up.tar": filepath.Join(top, "up.tar"), "./own.tar": filepath.Join(lab, "own.tar"), "./../lab": lab,
+		"/srv/root": "/srv/root", "debian:12": "debian:12",
+	} {
+		if err := os.WriteFile(path, text(image), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		v, _, err := Load(path)
+		if err != nil || v.Nodes[0].Image != want || v.Nodes[1].Image != "host" {
+			t.Errorf("%s: %v, %v, want %s", image, v, err, want)
+		}
+	}
+	if err := os.WriteFile(path, text("./none.tar"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := Load(path); err == nil || !strings.Contains(err.Error(), "lab.yaml:3: defaults.node: image: there is no "+lab+"/none.tar; ") {
+		t.Errorf("an image that is not there: %v", err)
+	}
+	v, _, err := Load(path, Options{Set: []string{"defaults.node.image=../up.tar"}})
+	if err != nil || v.Nodes[0].Image != filepath.Join(top, "up.tar") {
+		t.Errorf("--set: %v, %v", v, err)
+	}
+	if _, _, err := Read("standard input", text("../up.tar"), nil); err == nil || !strings.Contains(err.Error(), ":3: node \"a\": image \"../up.tar\" is a relative path") {
+		t.Errorf("standard input: %v", err)
+	}
+}
+
+// TestALargeFileIsSentToTheImage: no other way of writing it would help.
+func TestALargeFileIsSentToTheImage(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "lab.yaml")
+	for name, content := range map[string][]byte{
+		path: []byte("name: lab\nnodes:\n  a:\n    files: {/rib: rib}\n"), filepath.Join(dir, "rib"): make([]byte, 1<<20+1),
+	} {
+		if err := os.WriteFile(name, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, _, err := Load(path)
+	if err == nil || !strings.Contains(err.Error(), ":4: ") || !strings.Contains(err.Error(), "larger than 1MiB; put it into the node's image") {
+		t.Error(err)
+	}
+}

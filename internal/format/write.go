@@ -174,6 +174,13 @@ func node(n *vnet.Node, network vnet.Routing, k nodeKeep) *element {
 		}
 		m.add("loopbacks", l)
 	}
+	if len(n.Anycast) > 0 {
+		l := newList().flow()
+		for _, a := range n.Anycast {
+			l.append(text(a.String()))
+		}
+		m.add("anycast", l)
+	}
 	if k.routerID {
 		m.add("router-id", text(n.RouterID.String()))
 	}
@@ -324,6 +331,9 @@ func link(l *vnet.Link, k linkKeep) *element {
 	}
 	if l.Addressing != vnet.AddressesAuto {
 		m.add("addressing", text(string(l.Addressing)))
+	}
+	if l.Overlap {
+		m.add("overlap", plain("!!bool", "true"))
 	}
 	if l.Routing != (vnet.LinkRouting{}) {
 		m.add("routing", linkRouting(l.Routing))

@@ -11,10 +11,12 @@ import (
 // yamlReader walks one parsed document and collects what is wrong with it.
 type yamlReader struct {
 	yamlfile.Reader
-	open  Open
-	lines places
-	files map[string]file // what references to files gave, by path
-	named map[string]int  // lines of the nodes, by name
+	open Open
+	// folder is where relative paths of images start; "" where nobody knows.
+	folder string
+	lines  places
+	files  map[string]file // what references to files gave, by path
+	named  map[string]int  // lines of the nodes, by name
 	// unread names what could not be read completely, by its path in the model, so
 	// that what the model lacks of it is not reported as well.
 	unread map[string]bool
@@ -36,6 +38,7 @@ var networkFile = yamlfile.Kind{
 // readYAML reads the native format, with the settings over it.
 func readYAML(name string, data []byte, open Open, o Options) (*vnet.VNet, []Warning, error) {
 	r := newYAMLReader(name, open)
+	r.folder = o.folder
 	root, err := r.Parse(data, networkFile)
 	if err != nil {
 		return nil, nil, err

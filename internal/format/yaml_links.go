@@ -34,6 +34,7 @@ type linkSpec struct {
 	typ       vnet.LinkType
 	ends      []endSpec
 	down      bool
+	overlap   bool
 	shape     shapeSpec
 	mtu, cost perDirection[int] // up alone is used
 
@@ -107,6 +108,8 @@ func (r *yamlReader) link(n *yaml.Node, what string) linkSpec {
 			}
 			t := r.word(p.Value, what+": "+p.Key, words)
 			s.down = t == "down" || t == "true"
+		case "overlap":
+			s.overlap = r.word(p.Value, what+": overlap", truths) == "true"
 		default:
 			r.linkKey(p, what, &s)
 		}
@@ -243,7 +246,7 @@ func (r *yamlReader) longEndpoint(n *yaml.Node, who string, end *endSpec) {
 // resolveLink gives the model's link: what an end says goes over what the link
 // says, and that over the defaults.
 func (r *yamlReader) resolveLink(at string, s, def linkSpec) vnet.Link {
-	l := vnet.Link{Name: s.name, Type: s.typ, Down: s.down}
+	l := vnet.Link{Name: s.name, Type: s.typ, Down: s.down, Overlap: s.overlap}
 	if l.Type == "" {
 		l.Type = vnet.PointToPoint
 	}

@@ -22,13 +22,13 @@ var (
 	defaultsKeys    = []string{"node", "link"}
 	// What a node may say, and what defaults.node may say for every node.
 	nodeDefaultKeys = []string{"image", "cmd", "cpu", "memory", "pids", "disk", "env", "files", "exec", "exec-timeout", "sysctls", "kind", "routing", "addressing", "on", "fastpath", "repair"}
-	nodeKeys        = append([]string{"display", "restart", "asn", "loopback", "loopbacks", "router-id", "position"}, nodeDefaultKeys...)
+	nodeKeys        = append([]string{"display", "restart", "asn", "loopback", "loopbacks", "anycast", "router-id", "position"}, nodeDefaultKeys...)
 	fileKeys        = []string{"source", "content", "base64", "mode"}
 	positionKeys    = []string{"latitude", "longitude"}
 	// What a link may say, and what defaults.link may say for every link.
 	shapeKeys       = []string{"rate", "delay", "jitter", "loss"}
 	linkDefaultKeys = append([]string{"mtu", "cost", "addressing", "routing"}, shapeKeys...)
-	linkKeys        = append([]string{"endpoints", "name", "type", "state", "down"}, linkDefaultKeys...)
+	linkKeys        = append([]string{"endpoints", "name", "type", "state", "down", "overlap"}, linkDefaultKeys...)
 	endpointKeys    = append([]string{"node", "interface", "mac", "mtu", "addresses", "cost"}, shapeKeys...)
 	directionKeys   = []string{"up", "down"}
 )
@@ -194,4 +194,18 @@ func (r *yamlReader) address(n *yaml.Node, what string) (netip.Addr, bool) {
 		return netip.Addr{}, false
 	}
 	return a, true
+}
+
+// addresses reads one address, or a list of them.
+func (r *yamlReader) addresses(n *yaml.Node, what string) (out []netip.Addr) {
+	items := []*yaml.Node{n}
+	if n.Kind != yaml.ScalarNode {
+		items = r.Sequence(n, what)
+	}
+	for _, item := range items {
+		if a, ok := r.address(item, what); ok {
+			out = append(out, a)
+		}
+	}
+	return out
 }

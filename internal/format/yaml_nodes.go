@@ -4,7 +4,10 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,7 +46,7 @@ func (r *yamlReader) nodeKey(s *nodeSpec, p yamlfile.Pair, what string) {
 	n := &s.n
 	switch p.Key {
 	case "image":
-		n.Image, _ = r.Text(p.Value, what)
+		n.Image = r.image(p.Value, what)
 	case "cmd":
 		n.Cmd = r.Texts(p.Value, what)
 		if p.Value.Kind == yaml.ScalarNode && len(n.Cmd) == 1 {
@@ -59,9 +62,9 @@ func (r *yamlReader) nodeKey(s *nodeSpec, p yamlfile.Pair, what string) {
 		v, _ := r.Integer(p.Value, what, vnet.MinPids, vnet.MaxPids)
 		n.Pids = int(v)
 	case "env":
-		n.Env = r.textMap(p.Value, what, true)
+		n.Env = r.textMap(s, p, what, true)
 	case "sysctls":
-		n.Sysctls = r.textMap(p.Value, what, false)
+		n.Sysctls = r.textMap(s, p, what, false)
 	case "exec":
 		n.Exec = r.Texts(p.Value, what)
 	case "files":
@@ -97,15 +100,9 @@ func (r *yamlReader) nodeKey(s *nodeSpec, p yamlfile.Pair, what string) {
 			r.Fail(p.At, "keep one of them", "%s: loopback and loopbacks are the same key", what)
 		}
 		s.lines["loopbacks"] = p.At.Line
-		items := []*yaml.Node{p.Value}
-		if p.Value.Kind != yaml.ScalarNode {
-			items = r.Sequence(p.Value, what)
-		}
-		for _, item := range items {
-			if a, ok := r.address(item, what); ok {
-				n.Loopbacks = append(n.Loopbacks, a)
-			}
-		}
+		n.Loopbacks = r.addresses(p.Value, what)
+	case "anycast":
+		n.Anycast = r.addresses(p.Value, what)
 	case "router-id":
 		s.lines["routerID"] = p.At.Line
 		n.RouterID, _ = r.address(p.Value, what)
@@ -130,6 +127,20 @@ func (r *yamlReader) nodeKey(s *nodeSpec, p yamlfile.Pair, what string) {
 	}
 }
 
+// image reads the reference of an image. A relative path becomes an absolute one, for
+// who reads the image has another working directory.
+func (r *yamlReader) image(n *yaml.Node, what string) string {
+	ref, ok := r.Text(n, what)
+	if !ok || !vnet.RelativeImage(ref) || r.folder == "" {
+		return ref
+	}
+	path := filepath.Join(r.folder, ref)
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		r.Fail(n, "name one that is there, relative to this file", "%s: there is no %s", what, yamlfile.Clip(path))
+	}
+	return path
+}
+
 // size reads a size within bounds.
 func (r *yamlReader) size(n *yaml.Node, what string, least, most int64) int64 {
 	s, ok := r.Text(n, what)
@@ -149,14 +160,15 @@ func (r *yamlReader) size(n *yaml.Node, what string, least, most int64) int64 {
 }
 
 // textMap reads a mapping of texts. A variable without a value is empty where
-// that makes sense.
-func (r *yamlReader) textMap(n *yaml.Node, what string, mayBeEmpty bool) map[string]string {
-	pairs := r.Mapping(n, what, nil)
+// that makes sense. The line of each entry is noted.
+func (r *yamlReader) textMap(s *nodeSpec, of yamlfile.Pair, what string, mayBeEmpty bool) map[string]string {
+	pairs := r.Mapping(of.Value, what, nil)
 	if len(pairs) == 0 {
 		return nil
 	}
 	out := make(map[string]string, len(pairs))
 	for _, p := range pairs {
+		s.lines[of.Key+"."+p.Key] = p.At.Line
 		if mayBeEmpty && p.Value.Kind == yaml.ScalarNode && p.Value.ShortTag() == "!!null" {
 			out[p.Key] = ""
 			continue
@@ -250,7 +262,9 @@ func (r *yamlReader) openFile(n *yaml.Node, what, source string) ([]byte, bool) 
 	var one Error
 	switch {
 	case errors.As(got.err, &errs) && len(errs) > 0:
-		reason = errs[0].What
+		if reason = errs[0].What; errors.Is(errs[0].Err, errTooLarge) {
+			remedy = "put it into the node's image: an image may be a directory of this machine or a tar archive"
+		}
 	case errors.As(got.err, &one):
 		if reason = one.What; errors.Is(one.Err, errOutside) {
 			remedy = one.Remedy
@@ -277,7 +291,7 @@ func (r *yamlReader) resolveNode(at string, own, def nodeSpec) vnet.Node {
 			r.lines[at+"."+key] = l
 		}
 	}
-	for _, key := range []string{"image", "cpu", "memory", "disk", "pids", "cmd", "env", "sysctls", "exec", "files", "execTimeout", "restart", "kind", "addressing", "display", "routing", "on", "fastpath", "repair", "asn", "loopbacks", "routerID", "position"} {
+	for _, key := range []string{"image", "cpu", "memory", "disk", "pids", "cmd", "env", "sysctls", "exec", "files", "execTimeout", "restart", "kind", "addressing", "display", "routing", "on", "fastpath", "repair", "asn", "loopbacks", "anycast", "routerID", "position"} {
 		line(key)
 	}
 	inherit(own, "image", &n.Image, def.n.Image)
@@ -296,6 +310,12 @@ func (r *yamlReader) resolveNode(at string, own, def nodeSpec) vnet.Node {
 	inherit(own, "exec-timeout", &n.ExecTimeout, def.n.ExecTimeout)
 	n.Env = r.mergeMaps(def.n.Env, n.Env)
 	n.Sysctls = r.mergeMaps(def.n.Sysctls, n.Sysctls)
+	for key := range n.Env {
+		line("env." + key)
+	}
+	for key := range n.Sysctls {
+		line("sysctls." + key)
+	}
 	for _, f := range def.n.Files {
 		if !slices.ContainsFunc(n.Files, func(o vnet.File) bool { return o.Path == f.Path }) {
 			n.Files = append(n.Files, f)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"trellis/internal/routing"
 	"trellis/internal/vnet"
@@ -110,7 +111,8 @@ func Compile(v *vnet.VNet, a Allocation) (map[string]*Plan, error) {
 			Sysctls:     n.Sysctls,
 			Limits:      Limits{CPU: n.CPU, Memory: n.Memory, Pids: n.Pids, Disk: n.Disk},
 			Daemons:     configs[n.Name].Daemons,
-			Loopbacks:   hostPrefixes(n.Loopbacks),
+			Loopbacks:   hostPrefixes(slices.Concat(n.Loopbacks, n.Anycast)),
+			Anycast:     n.Anycast,
 			Ports:       c.ports[n.Name],
 			Routes:      tables[on][n.Name],
 			Components:  components[i],

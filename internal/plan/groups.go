@@ -11,12 +11,14 @@ import (
 // each address family: the components of the graph that is left when only links
 // with carrier count that carry the family, and over which nodes of one routing
 // protocol speak. Hosts belong to the group of their gateway. Each group has to
-// reach the loopbacks of its routers and the addresses of its hosts; nodes without
+// reach the loopbacks of its routers and the addresses of its hosts, but for those that
+// several nodes have; nodes without
 // routing, and those alone in their group, wait for nothing.
 func routingGroups(v *vnet.VNet) (destinations [][]netip.Addr, components [][]int) {
 	components = make([][]int, len(v.Nodes))
+	shared := v.SharedAddresses()
 	for _, of := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
-		g := groups{v: v, of: of, index: make(map[string]int, len(v.Nodes)), sets: vnet.NewDisjoint(len(v.Nodes)), hosts: map[int][]netip.Addr{}}
+		g := groups{v: v, of: of, index: make(map[string]int, len(v.Nodes)), sets: vnet.NewDisjoint(len(v.Nodes)), hosts: map[int][]netip.Addr{}, shared: shared}
 		for i := range v.Nodes {
 			g.index[v.Nodes[i].Name] = i
 		}
@@ -56,6 +58,8 @@ type groups struct {
 	index map[string]int        // of the nodes, by name
 	sets  vnet.Disjoint
 	hosts map[int][]netip.Addr // addresses at which hosts are reached through their gateways
+	// shared are those that tell nobody which node is reached.
+	shared map[netip.Addr]bool
 }
 
 // join joins the nodes that route together.
@@ -88,7 +92,7 @@ func (g *groups) join() {
 		for j := range l.Endpoints {
 			at := g.index[l.Endpoints[j].Node]
 			if addrs := g.addrs(&l.Endpoints[j]); !g.v.Nodes[at].Kind.Traits().Routes && g.hosts[at] == nil && len(addrs) > 0 {
-				g.hosts[at] = addrs
+				g.hosts[at] = slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return g.shared[a] })
 				g.sets.Join(gateway, at)
 			}
 		}

@@ -66,9 +66,11 @@ type Node struct {
 	Sysctls     map[string]string `json:"sysctls,omitempty"`
 	Limits      Limits            `json:"limits"`
 	Daemons     routing.Daemons   `json:"daemons,omitzero"`
-	Loopbacks   []netip.Prefix    `json:"loopbacks,omitempty"`
-	Ports       []Port            `json:"ports"`
-	Routes      RouteTable        `json:"routes,omitzero"` // static routing only
+	Loopbacks   []netip.Prefix    `json:"loopbacks,omitempty"` // the node's own, then those of Anycast
+	// Anycast are those that other nodes may have, too.
+	Anycast []netip.Addr `json:"anycast,omitempty"`
+	Ports   []Port       `json:"ports"`
+	Routes  RouteTable   `json:"routes,omitzero"` // static routing only
 	// Components index Plan.Destinations: the groups, at most one for each address
 	// family, that the node routes with and whose loopbacks it must learn.
 	Components []int `json:"components,omitempty"`

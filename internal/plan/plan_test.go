@@ -202,3 +202,34 @@ func TestDeviceNames(t *testing.T) {
 		}
 	}
 }
+
+// TestSharedAddressesAreNoDestinations: nobody waits for routes to what several have.
+func TestSharedAddressesAreNoDestinations(t *testing.T) {
+	v := &vnet.VNet{Name: "x", Nodes: []vnet.Node{node("a", vnet.OSPF), node("b", vnet.OSPF), {Name: "h", Kind: vnet.Host}, {Name: "i", Kind: vnet.Host}},
+		Links: []vnet.Link{link(vnet.PointToPoint, "a", "b"), link(vnet.PointToPoint, "a", "h"), link(vnet.PointToPoint, "b", "i")}}
+	shared := map[netip.Addr]bool{netip.MustParseAddr("192.0.2.9"): true, netip.MustParseAddr("192.168.1.2"): true}
+	for i := range 2 {
+		v.Nodes[i].Anycast = []netip.Addr{netip.MustParseAddr("192.0.2.9")}
+		l := &v.Links[i+1]
+		l.Overlap = true
+		l.Endpoints[0].Addrs = []netip.Prefix{netip.MustParsePrefix("192.168.1.1/24")}
+		l.Endpoints[1].Addrs = []netip.Prefix{netip.MustParsePrefix("192.168.1.2/24")}
+	}
+	p := compile(t, network(t, v))
+	if len(p.Destinations) != 2 {
+		t.Fatalf("destinations: %v", p.Destinations)
+	}
+	for _, list := range p.Destinations {
+		if len(list) != 2 { // the loopbacks of a and b
+			t.Errorf("destinations: %v", list)
+		}
+		for _, a := range list {
+			if shared[a] {
+				t.Errorf("%v is a destination", a)
+			}
+		}
+	}
+	if n := p.Nodes[0]; len(n.Loopbacks) != 3 || n.Loopbacks[2] != netip.MustParsePrefix("192.0.2.9/32") || len(n.Anycast) != 1 {
+		t.Errorf("lo of a: %v, of which others have %v", n.Loopbacks, n.Anycast)
+	}
+}

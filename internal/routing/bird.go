@@ -194,8 +194,8 @@ func birdOSPF(t *birdText, r *router, f family) {
 	t.add("export %s;", birdSources(r))
 	t.add("};")
 	areas := []string{}
-	own := loopback(r.Node, f)
-	if own.IsValid() {
+	own := announced(r.Node, f)
+	if len(own) > 0 {
 		areas = append(areas, areaOf(r.Node))
 	}
 	for n := range r.ports {
@@ -206,9 +206,11 @@ func birdOSPF(t *birdText, r *router, f family) {
 	slices.SortFunc(areas, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
 	for _, area := range areas {
 		t.add("area %s {", area)
-		if own.IsValid() && area == areaOf(r.Node) {
-			// Not as an interface: OSPFv3 takes none without a link-local address.
-			t.add("stubnet %s/%d;", own, own.BitLen())
+		if area == areaOf(r.Node) {
+			for _, a := range own {
+				// Not as an interface: OSPFv3 takes none without a link-local address.
+				t.add("stubnet %s/%d;", a, a.BitLen())
+			}
 		}
 		for n := range r.ports {
 			if p := &r.ports[n]; p.has(f) && p.carries(vnet.OSPF) && p.area() == area {

@@ -25,7 +25,7 @@ func (r *router) uses(f family) bool {
 			return true
 		}
 	}
-	return loopback(r.Node, f).IsValid()
+	return len(announced(r.Node, f)) > 0
 }
 
 // cost gives the port's metric, at most limit.
@@ -53,7 +53,7 @@ func frrOSPF(b block, r *router) {
 		o.add("default-information originate always")
 	}
 	o.add("graceful-restart helper enable")
-	if loopback(r.Node, ipv4).IsValid() {
+	if len(announced(r.Node, ipv4)) > 0 {
 		i := b.open("interface lo")
 		i.add("ip ospf area %s", areaOf(r.Node))
 		i.add("ip ospf passive")
@@ -73,7 +73,7 @@ func frrOSPF6(b block, r *router) {
 		o.add("default-information originate always")
 	}
 	o.add("graceful-restart helper enable")
-	if loopback(r.Node, ipv6).IsValid() {
+	if len(announced(r.Node, ipv6)) > 0 {
 		i := b.open("interface lo")
 		i.add("ipv6 ospf6 area %s", areaOf(r.Node))
 		i.add("ipv6 ospf6 passive")
@@ -152,10 +152,12 @@ func frrISIS(b block, r *router) {
 	if r.net.multiTopology {
 		o.add("topology ipv6-unicast")
 	}
-	if len(r.Loopbacks) > 0 {
+	if len(r.Loopbacks)+len(r.Anycast) > 0 {
 		i := b.open("interface lo")
-		for _, a := range r.Loopbacks {
-			i.add("%s router isis %s", ipWord(family4(a)), isisTag)
+		for _, f := range []family{ipv4, ipv6} {
+			if len(announced(r.Node, f)) > 0 {
+				i.add("%s router isis %s", ipWord(f), isisTag)
+			}
 		}
 		i.add("isis passive")
 	}
@@ -212,14 +214,6 @@ func ipWord(f family) string {
 	return "ipv6"
 }
 
-// family4 gives the family of an address.
-func family4(a netip.Addr) family {
-	if a.Is4() {
-		return ipv4
-	}
-	return ipv6
-}
-
 // frrRIP writes RIPv2 (RFC 2453) or RIPng (RFC 2080). A cost above one is added
 // on receipt, which is where RIP adds a link's cost.
 func frrRIP(b block, r *router, f family) {
@@ -238,7 +232,7 @@ func frrRIP(b block, r *router, f family) {
 		o.add("default-information originate")
 	}
 	o.add("allow-ecmp")
-	if loopback(r.Node, f).IsValid() {
+	if len(announced(r.Node, f)) > 0 {
 		o.add("network lo")
 		o.add("passive-interface lo")
 	}

@@ -219,3 +219,30 @@ func compareGolden(t *testing.T, name string, d Daemons) {
 		t.Errorf("%s has changed; if that is meant, run go test -run %s -update.\nnow:\n%s", file, t.Name(), got)
 	}
 }
+
+// TestAnycastIsAnnounced: lo is, also by a node that has no loopback address of its own.
+func TestAnycastIsAnnounced(t *testing.T) {
+	for _, c := range []struct {
+		routing vnet.Routing
+		want    []string
+	}{
+		{vnet.Routing{Protocol: vnet.OSPF, Daemon: vnet.FRR}, []string{"interface lo\n ip ospf area 0", "ipv6 ospf6 area 0"}},
+		{vnet.Routing{Protocol: vnet.ISIS, Daemon: vnet.FRR}, []string{"interface lo\n ip router isis", " ipv6 router isis"}},
+		{vnet.Routing{Protocol: vnet.RIP, Daemon: vnet.FRR}, []string{"network lo"}},
+		{vnet.Routing{Protocol: vnet.OSPF, Daemon: vnet.BIRD}, []string{"stubnet 192.0.2.9/32;", "stubnet 2001:db8::9/128;"}},
+	} {
+		d := describe(c.routing, "a-b")
+		d.Node("a").Anycast = []netip.Addr{netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("2001:db8::9")}
+		v := d.complete(t)
+		v.Node("a").Loopbacks = nil
+		text := ""
+		for _, f := range generate(t, v)["a"].Daemons.Files {
+			text += string(f.Content)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s: no %q in\n%s", nameOf(c.routing), want, text)
+			}
+		}
+	}
+}

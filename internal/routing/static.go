@@ -39,7 +39,7 @@ func staticRoutes(v *vnet.VNet) (map[string][]Route, error) {
 	}
 	loopbacks := 0
 	for i := range v.Nodes {
-		loopbacks += len(v.Nodes[i].Loopbacks)
+		loopbacks += len(v.Nodes[i].Loopbacks) + len(v.Nodes[i].Anycast)
 	}
 	if total := len(sources) * loopbacks; total > MaxStaticRoutes {
 		return nil, fmt.Errorf("static routing of %d nodes needs %d routes, and at most %d fit: choose a routing protocol, or only one address family",
@@ -77,7 +77,7 @@ type destination struct {
 func newTable(v *vnet.VNet, f family, g *graph, links bool) *table {
 	t := &table{paths: newPaths(g)}
 	for i := range v.Nodes {
-		if a := loopback(&v.Nodes[i], f); a.IsValid() {
+		for _, a := range announced(&v.Nodes[i], f) {
 			t.destinations = append(t.destinations, destination{netip.PrefixFrom(a, a.BitLen()), int32(i)})
 		}
 	}
@@ -89,23 +89,41 @@ func newTable(v *vnet.VNet, f family, g *graph, links bool) *table {
 	slices.SortFunc(t.destinations, func(a, b destination) int {
 		return cmp.Or(comparePrefixes(a.prefix, b.prefix), cmp.Compare(a.vertex, b.vertex))
 	})
-	// A subnet on two links is routed to the first.
-	t.destinations = slices.CompactFunc(t.destinations, func(a, b destination) bool { return a.prefix == b.prefix })
 	return t
 }
 
 // routes appends the routes of the source node to list, sorted by prefix.
 func (t *table) routes(source int32, list []Route) []Route {
 	t.paths.run(source)
-	for _, d := range t.destinations {
-		if _, connected := t.paths.direct[d.vertex]; connected || d.vertex == source {
-			continue
+	for from := 0; from < len(t.destinations); {
+		to := from + 1
+		for to < len(t.destinations) && t.destinations[to].prefix == t.destinations[from].prefix {
+			to++
 		}
-		if hops := t.paths.via(d.vertex); hops != nil {
-			list = append(list, Route{d.prefix, hops})
+		if d := t.nearest(source, t.destinations[from:to]); d != nil {
+			if hops := t.paths.via(d.vertex); hops != nil {
+				list = append(list, Route{d.prefix, hops})
+			}
 		}
+		from = to
 	}
 	return list
+}
+
+// nearest gives, of several destinations with one prefix, the nearest from the source,
+// the first of those; nil where the source has the prefix itself.
+func (t *table) nearest(source int32, same []destination) *destination {
+	best := &same[0]
+	for i := range same {
+		d := &same[i]
+		if _, connected := t.paths.direct[d.vertex]; connected || d.vertex == source {
+			return nil
+		}
+		if t.paths.dist[d.vertex] < t.paths.dist[best.vertex] {
+			best = d
+		}
+	}
+	return best
 }
 
 // comparePrefixes orders by family, address and length.

@@ -290,3 +290,38 @@ func BenchmarkStaticKdl(b *testing.B) {
 		}
 	}
 }
+
+// TestStaticAnycast: an address that several nodes have is routed to the nearest, and
+// by none that has it; so is a subnet of several links.
+func TestStaticAnycast(t *testing.T) {
+	d := describe(vnet.Routing{Protocol: vnet.Static}, "a-b", "b-c", "c-d")
+	shared := netip.MustParseAddr("192.0.2.9")
+	for _, n := range []string{"a", "d"} {
+		d.Node(n).Anycast = []netip.Addr{shared}
+	}
+	for _, n := range []string{"a", "d"} {
+		l := d.link(vnet.PointToPoint, n, "h"+n)
+		l.Overlap = true
+		d.Node("h" + n).Kind = vnet.Host
+		for i := range l.Endpoints {
+			l.Endpoints[i].Addrs = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 168, 1, byte(i + 1)}), 24)}
+		}
+	}
+	routes, err := staticRoutes(d.complete(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for node, want := range map[string]string{"a": "", "b": "eth1", "c": "eth2", "d": ""} {
+		for _, prefix := range []netip.Prefix{netip.PrefixFrom(shared, 32), netip.MustParsePrefix("192.168.1.0/24")} {
+			got := ""
+			for _, r := range routes[node] {
+				if r.Prefix == prefix {
+					got += r.Hops[0].Interface
+				}
+			}
+			if got != want {
+				t.Errorf("%s has the route to %v by %q, want %q", node, prefix, got, want)
+			}
+		}
+	}
+}

@@ -219,6 +219,17 @@ func loopback(n *vnet.Node, f family) netip.Addr {
 	return netip.Addr{}
 }
 
+// announced gives the addresses of the family that lo has: the node's own loopback, and
+// those that other nodes may have, too.
+func announced(n *vnet.Node, f family) (out []netip.Addr) {
+	for _, a := range slices.Concat(n.Loopbacks, n.Anycast) {
+		if f.of(a) {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
 // facing gives the first pair of addresses of the family, ours and theirs, that
 // share a subnet.
 func facing(ours, theirs *vnet.Interface, f family) (our, their netip.Addr, ok bool) {

@@ -152,7 +152,7 @@ func (v *VNet) reserve(families []*family) {
 		}
 	}
 	for i := range v.Nodes {
-		for _, a := range v.Nodes[i].Loopbacks {
+		for _, a := range slices.Concat(v.Nodes[i].Loopbacks, v.Nodes[i].Anycast) {
 			if a.IsValid() {
 				add(netip.PrefixFrom(a.WithZone(""), a.BitLen()))
 			}

@@ -10,6 +10,9 @@ import (
 type Machine struct {
 	Netem    bool            // delay, jitter and loss
 	Programs map[string]bool // routing daemons, by name: zebra, ospfd, bird
+	// Sysctls tries the sysctls of a node, and gives what is wrong with those that
+	// cannot be set; nil: nobody knows.
+	Sysctls func(map[string]string) map[string]error
 }
 
 const netemRemedy = "load sch_netem (modprobe sch_netem), use a kernel with CONFIG_NET_SCH_NETEM, or go on without by `trellis up --partial`"
@@ -33,6 +36,7 @@ func (v *VNet) Unsupported(m Machine) Errors {
 				"node %q needs %s, which this machine does not have", clip(n.Name), strings.Join(missing, ", "))
 		}
 	}
+	c.trySysctls(m)
 	for i := range v.Links {
 		if what := v.Links[i].netemKeys(); what != "" && !m.Netem {
 			c.add(fmt.Sprintf("links[%d].endpoints[0].%s", i, firstWord(what)), netemRemedy,
@@ -40,6 +44,30 @@ func (v *VNet) Unsupported(m Machine) Errors {
 		}
 	}
 	return c.errs
+}
+
+// trySysctls tries the sysctls of all nodes, once for each set of them.
+func (c *checker) trySysctls(m Machine) {
+	if m.Sysctls == nil {
+		return
+	}
+	tried := map[string]map[string]error{} // by their names and values
+	for i := range c.v.Nodes {
+		n := &c.v.Nodes[i]
+		if len(n.Sysctls) == 0 {
+			continue
+		}
+		set := fmt.Sprint(n.Sysctls) // sorted by key
+		if tried[set] == nil {
+			tried[set] = m.Sysctls(n.Sysctls)
+		}
+		for _, k := range sortedKeys(n.Sysctls) {
+			if err := tried[set][k]; err != nil {
+				what, remedy := SysctlTrouble(k, n.Sysctls[k], err)
+				c.add(fmt.Sprintf("nodes[%d].sysctls.%s", i, k), remedy, "node %q: %s", clip(n.Name), what)
+			}
+		}
+	}
 }
 
 // LeaveOut takes out of a completed description what the machine lacks and the

@@ -1,7 +1,10 @@
 package vnet
 
 import (
+	"fmt"
+	"io/fs"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -49,5 +52,41 @@ func TestWhatAMachineLacksIsNamedAndLeftOut(t *testing.T) {
 	}
 	if v.Links[0].Endpoints[0].Tx.Rate != 1e6 || v.Validate() != nil {
 		t.Errorf("more than what is lacking is gone: %+v, %v", v.Links[0], v.Validate())
+	}
+}
+
+// TestSysctlsAreTried: once for each set of them, and each mistake has its place.
+func TestSysctlsAreTried(t *testing.T) {
+	v := &VNet{Name: "x", Nodes: []Node{
+		{Name: "a", Sysctls: map[string]string{"net.ipv4.good": "1", "net.ipv4.typo": "1", "net.mpls.conf.eth1.input": "1"}},
+		{Name: "b", Sysctls: map[string]string{"net.ipv4.good": "x"}},
+		{Name: "c", Sysctls: map[string]string{"net.ipv4.good": "x"}},
+		{Name: "d"},
+	}}
+	calls := 0
+	errs := v.Unsupported(Machine{Sysctls: func(set map[string]string) map[string]error {
+		calls++
+		if len(set) == 1 {
+			return map[string]error{"net.ipv4.good": fmt.Errorf("write: %w", syscall.EINVAL)}
+		}
+		return map[string]error{"net.ipv4.typo": fs.ErrNotExist, "net.mpls.conf.eth1.input": fs.ErrNotExist}
+	}, Netem: true, Programs: map[string]bool{}})
+	var got []string
+	for _, e := range errs {
+		got = append(got, e.Path+": "+e.What+"; "+e.Remedy)
+	}
+	want := []string{
+		`nodes[0].sysctls.net.ipv4.typo: node "a": this machine has no sysctl net.ipv4.typo for a network of a node's; check how it is written (sysctl -a in a node lists all), or load the kernel module that brings it`,
+		`nodes[0].sysctls.net.mpls.conf.eth1.input: node "a": sysctl net.mpls.conf.eth1.input needs MPLS, which this machine's kernel has not loaded; load it: modprobe mpls_router`,
+		`nodes[1].sysctls.net.ipv4.good: node "b": the kernel does not take "x" for sysctl net.ipv4.good; give a value that it takes`,
+		`nodes[2].sysctls.net.ipv4.good: node "c": the kernel does not take "x" for sysctl net.ipv4.good; give a value that it takes`,
+	}
+	for i := range max(len(got), len(want)) {
+		if i >= len(got) || i >= len(want) || got[i] != want[i] {
+			t.Fatalf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	}
+	if calls != 2 {
+		t.Errorf("tried %d times", calls)
 	}
 }

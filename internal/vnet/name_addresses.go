@@ -48,3 +48,29 @@ func (v *VNet) NameAddresses() map[string][]netip.Addr {
 	}
 	return out
 }
+
+// SharedAddresses are those that more than one node has or may have: none of them tells
+// which node a packet reaches.
+func (v *VNet) SharedAddresses() map[netip.Addr]bool {
+	shared := map[netip.Addr]bool{}
+	owner := map[netip.Addr]string{}
+	for i := range v.Nodes {
+		for _, a := range v.Nodes[i].Anycast {
+			shared[a] = true
+		}
+	}
+	for i := range v.Links {
+		if !v.Links[i].Overlap {
+			continue // its addresses are nobody else's
+		}
+		for _, e := range v.Links[i].Endpoints {
+			for _, p := range e.Addrs {
+				if other, ok := owner[p.Addr()]; ok && other != e.Node {
+					shared[p.Addr()] = true
+				}
+				owner[p.Addr()] = e.Node
+			}
+		}
+	}
+	return shared
+}

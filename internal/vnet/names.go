@@ -22,6 +22,10 @@ var (
 	sysctlName = regexp.MustCompile(`^net(\.[a-zA-Z0-9_/:@-]{1,64}){1,8}$`)
 )
 
+// RelativeImage reports whether the reference of an image is a path that starts from
+// some directory: in a description from its own, and nowhere for a service.
+func RelativeImage(ref string) bool { return strings.HasPrefix(ref, ".") }
+
 // checkInterfaceName gives what is wrong with a name, or "". The kernel's rule
 // is dev_valid_name() of net/core/dev.c, which also excludes "." and "..";
 // Trellis keeps to printable ASCII, and to names that mean nothing else:

@@ -23,6 +23,8 @@ func (v *VNet) Validate() error {
 	}
 	c.payload()
 	c.links()
+	c.interfaceSysctls()
+	c.ipv6Off()
 	c.linkRouting()
 	c.reflectors()
 	c.addresses()
@@ -56,7 +58,8 @@ func (v *VNet) checkSizes() Errors {
 type checker struct {
 	v     *VNet
 	errs  Errors
-	nodes map[string]int // index by name
+	nodes map[string]int                   // index by name
+	ends  map[string]map[string]*Interface // see interfaces
 }
 
 func (c *checker) add(path, remedy, what string, args ...any) {
@@ -109,6 +112,9 @@ func (c *checker) node(i int) {
 	c.routing(at+".routing", who, n.Routing)
 	c.ownDaemon(at, who, n)
 	c.text(at+".image", who+": image", n.Image, false)
+	if RelativeImage(n.Image) {
+		c.add(at+".image", "give the absolute path", "%s: image %q is a relative path, and nothing says from where", who, clip(n.Image))
+	}
 	c.text(at+".on", who+": on", n.On, true)
 	if n.FastPath != FastPathAuto && n.FastPath != FastPathOff {
 		c.add(at+".fastpath", "use auto or off", "%s: fastpath is %q", who, clip(string(n.FastPath)))
@@ -197,7 +203,7 @@ func (c *checker) nodeLists(at, who string, n *Node) {
 	if c.list(at+".sysctls", who+": sysctls", len(n.Sysctls)) {
 		for _, k := range sortedKeys(n.Sysctls) {
 			if !sysctlName.MatchString(k) || strings.Contains(k, "..") || strings.Contains(k, "//") {
-				c.add(at+".sysctls", "use names under net., like net.ipv4.ip_forward: the others belong to the machine", "%s: sysctl %q is not a network setting", who, clip(k))
+				c.add(at+".sysctls."+k, "use names under net., like net.ipv4.ip_forward: the others belong to the machine", "%s: sysctl %q is not a network setting", who, clip(k))
 				continue
 			}
 			c.text(at+".sysctls."+k, who+": sysctl "+k, n.Sysctls[k], false)
@@ -285,7 +291,7 @@ func (c *checker) addresses() {
 			case slices.ContainsFunc(n.Loopbacks[:j], func(b netip.Addr) bool { return b.Is4() == a.Is4() }):
 				c.add(at, "keep one of them", "node %q has two loopback addresses of one family", n.Name)
 			case owner[a] != "":
-				c.add(at, "give each node its own", "loopback address %s is at nodes %q and %q", a, owner[a], n.Name)
+				c.add(at, "give each node its own, or write it as anycast of each node that has it", "loopback address %s is at nodes %q and %q", a, owner[a], n.Name)
 			}
 			owner[a] = n.Name
 		}
@@ -298,7 +304,38 @@ func (c *checker) addresses() {
 			routerID[id] = n.Name
 		}
 	}
+	c.anycast(owner)
 	c.subnets(owner)
+}
+
+// anycast checks the addresses of lo that several nodes may have; owner holds those
+// that one node has, and gets them.
+func (c *checker) anycast(owner map[netip.Addr]string) {
+	shared := map[netip.Addr]string{}
+	for i := range c.v.Nodes {
+		n := &c.v.Nodes[i]
+		if len(n.Anycast) > MaxAddrs {
+			c.add(fmt.Sprintf("nodes[%d].anycast", i), fmt.Sprintf("keep it to %d", MaxAddrs), "node %q has %d anycast addresses", n.Name, len(n.Anycast))
+			continue
+		}
+		for j, a := range n.Anycast {
+			at := fmt.Sprintf("nodes[%d].anycast[%d]", i, j)
+			switch {
+			case !usable(a) || a.IsLinkLocalUnicast():
+				c.add(at, "use a unicast address like 10.0.0.1 or fd00::1", "node %q: %s cannot be an anycast address", n.Name, a)
+			case !n.Kind.Traits().Loopback:
+				c.add(at, "leave it out, or say kind: "+string(Router), "node %q is a %s, which has no loopback addresses", n.Name, n.Kind)
+			case slices.Contains(n.Anycast[:j], a):
+				c.add(at, "name it once", "node %q has the anycast address %s twice", n.Name, a)
+			case owner[a] != "":
+				c.add(at, "give it another, or write it as anycast of both", "anycast address %s of node %q is the loopback of node %q", a, n.Name, owner[a])
+			}
+			shared[a] = n.Name
+		}
+	}
+	for a, n := range shared {
+		owner[a] = n
+	}
 }
 
 // usable reports whether a node can own an address: unicast, no zone, and not

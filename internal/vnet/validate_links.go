@@ -132,12 +132,17 @@ func (c *checker) shape(at, who string, s Shape) {
 }
 
 // subnets finds addresses that clash: one address at two places, and one subnet
-// on two links. Link-local addresses mean something on their link only.
+// on two links. Link-local addresses mean something on their link only, and those of
+// links that overlap may be on other such links.
 func (c *checker) subnets(loopbacks map[netip.Addr]string) {
-	type holder struct{ node, name string }
+	type holder struct {
+		node, name string
+		link       int // -1: lo
+		overlap    bool
+	}
 	owner := make(map[netip.Addr]holder, len(loopbacks))
 	for a, n := range loopbacks {
-		owner[a] = holder{n, "lo"}
+		owner[a] = holder{n, "lo", -1, false}
 	}
 	type use struct {
 		p    netip.Prefix
@@ -152,7 +157,7 @@ func (c *checker) subnets(loopbacks map[netip.Addr]string) {
 		for ei := range l.Endpoints {
 			e := &l.Endpoints[ei]
 			at := fmt.Sprintf("links[%d].endpoints[%d].addrs", i, ei)
-			who := holder{e.Node, e.Name}
+			who := holder{e.Node, e.Name, i, l.Overlap}
 			for _, p := range e.Addrs {
 				if !p.IsValid() {
 					continue
@@ -163,8 +168,13 @@ func (c *checker) subnets(loopbacks map[netip.Addr]string) {
 				}
 				// Interfaces of one node may share a host address: unnumbered links do.
 				other, used := in[p.Addr()]
-				if used && other != who && !(p.IsSingleIP() && other.node == who.node) {
-					c.add(at, "give each interface its own", "address %s is at %s:%s and %s:%s", p.Addr(), other.node, other.name, who.node, who.name)
+				apart := other.link != i && other.overlap && l.Overlap
+				if used && other != who && !apart && !(p.IsSingleIP() && other.node == who.node) {
+					remedy := "give each interface its own"
+					if other.link >= 0 && other.link != i {
+						remedy += ", or say overlap: true for both links"
+					}
+					c.add(at, remedy, "address %s is at %s:%s and %s:%s", p.Addr(), other.node, other.name, who.node, who.name)
 				}
 				in[p.Addr()] = who
 				if !p.Addr().IsLinkLocalUnicast() && !p.IsSingleIP() && !mine[p.Masked()] {
@@ -187,8 +197,8 @@ func (c *checker) subnets(loopbacks map[netip.Addr]string) {
 			open = open[:len(open)-1]
 		}
 		for _, o := range open {
-			if o.link != u.link {
-				c.add(u.at, "give each link its own subnet", "subnet %s of link %q overlaps %s of link %q", u.p, c.v.Links[u.link].Name, o.p, c.v.Links[o.link].Name)
+			if o.link != u.link && !(c.v.Links[o.link].Overlap && c.v.Links[u.link].Overlap) {
+				c.add(u.at, "give each link its own subnet, or say overlap: true for both", "subnet %s of link %q overlaps %s of link %q", u.p, c.v.Links[u.link].Name, o.p, c.v.Links[o.link].Name)
 				break
 			}
 		}

@@ -20,41 +20,48 @@ func TestEveryRuleIsKept(t *testing.T) {
 		change     func(*VNet)
 		path, what string
 	}{
-		"network name":    {func(v *VNet) { v.Name = strings.Repeat("x", 33) }, "name", "not valid"},
-		"no network name": {func(v *VNet) { v.Name = "" }, "name", "no name"},
-		"no nodes":        {func(v *VNet) { v.Nodes, v.Links = nil, nil }, "nodes", "no nodes"},
-		"IPv4 pool":       {func(v *VNet) { v.Addressing.IPv4 = prefix("fd00::/8") }, "addressing.ipv4", "cannot be the IPv4 pool"},
-		"IPv6 pool":       {func(v *VNet) { v.Addressing.IPv6 = prefix("10.0.0.0/8") }, "addressing.ipv6", "cannot be the IPv6 pool"},
-		"multicast pool":  {func(v *VNet) { v.Addressing.IPv4 = prefix("224.0.0.0/8") }, "addressing.ipv4", "cannot be the IPv4 pool"},
-		"protocol":        {func(v *VNet) { v.Routing.Protocol = "eigrp" }, "routing", "unknown routing protocol"},
-		"no daemon":       {node(func(n *Node) { n.Routing = Routing{Protocol: BGP} }), "nodes[1].routing", "no routing daemon"},
-		"daemon":          {node(func(n *Node) { n.Routing.Daemon = "gated" }), "nodes[1].routing", "unknown routing daemon"},
-		"timers":          {node(func(n *Node) { n.Routing.Timers = "slow" }), "nodes[1].routing", "unknown timers"},
-		"node name":       {node(func(n *Node) { n.Name = "b-" }), "nodes[1]", "not a valid node name"},
-		"node name twice": {func(v *VNet) { v.Nodes = append(v.Nodes, v.Nodes[1]) }, "nodes[3]", "there twice"},
-		"image":           {node(func(n *Node) { n.Image = "" }), "nodes[1].image", "is empty"},
-		"image text":      {node(func(n *Node) { n.Image = "a\x00b" }), "nodes[1].image", "not text"},
-		"host":            {node(func(n *Node) { n.On = "\xff" }), "nodes[1].on", "not text"},
-		"NaN of CPU":      {node(func(n *Node) { n.CPU = math.NaN() }), "nodes[1].cpu", "out of range"},
-		"much CPU":        {node(func(n *Node) { n.CPU = math.Inf(1) }), "nodes[1].cpu", "out of range"},
-		"negative memory": {node(func(n *Node) { n.Memory = -1 }), "nodes[1].memory", "out of range"},
-		"little disk":     {node(func(n *Node) { n.Disk = 1 }), "nodes[1].disk", "out of range"},
-		"few pids":        {node(func(n *Node) { n.Pids = 1 }), "nodes[1].pids", "out of range"},
-		"AS 23456":        {node(func(n *Node) { n.ASN = 23456 }), "nodes[1].asn", "reserved"},
-		"position":        {node(func(n *Node) { n.Position = &Position{math.NaN(), 0} }), "nodes[1].position", "not on the globe"},
-		"empty command":   {node(func(n *Node) { n.Cmd = []string{""} }), "nodes[1].cmd[0]", "is empty"},
-		"long argument":   {node(func(n *Node) { n.Cmd = []string{"a", strings.Repeat("x", MaxStringValue+1)} }), "nodes[1].cmd[1]", "bytes long"},
-		"many commands":   {node(func(n *Node) { n.Exec = make([]string, MaxListLength+1) }), "nodes[1].exec", "1025 entries"},
-		"variable":        {node(func(n *Node) { n.Env = map[string]string{"A=B": "x"} }), "nodes[1].env", "not a valid environment variable"},
-		"variable text":   {node(func(n *Node) { n.Env = map[string]string{"A": "\x00"} }), "nodes[1].env.A", "not text"},
-		"sysctl":          {node(func(n *Node) { n.Sysctls = map[string]string{"vm.swappiness": "1"} }), "nodes[1].sysctls", "not a network setting"},
-		"sysctl memory":   {node(func(n *Node) { n.Sysctls = map[string]string{"net.ipv4.ipfrag_high_thresh": "1000000000"} }), "nodes[1].sysctls.net.ipv4.ipfrag_high_thresh", "sysctl net.ipv4.ipfrag_high_thresh is"},
-		"sysctl floor":    {node(func(n *Node) { n.Sysctls = map[string]string{"net.ipv4.tcp_rmem": "99999 131072 6291456"} }), "nodes[1].sysctls.net.ipv4.tcp_rmem", "sysctl net.ipv4.tcp_rmem is"},
-		"sysctl of any":   {node(func(n *Node) { n.Sysctls = map[string]string{"net/ipv6/neigh/eth1.2/unres_qlen_bytes": "0x7fffffff"} }), "nodes[1].sysctls", ""},
-		"sysctl path":     {node(func(n *Node) { n.Sysctls = map[string]string{"net.ipv4./../../kernel.x": "1"} }), "nodes[1].sysctls", "not a network setting"},
-		"relative file":   {node(func(n *Node) { n.Files = []File{{Path: "a", Mode: 1}} }), "nodes[1].files[0]", "not valid"},
-		"file above":      {node(func(n *Node) { n.Files = []File{{Path: "/a/../b", Mode: 1}} }), "nodes[1].files[0]", "not valid"},
-		"file twice":      {node(func(n *Node) { n.Files = []File{{Path: "/a", Mode: 1}, {Path: "/a", Mode: 1}} }), "nodes[1].files[1]", "there twice"},
+		"network name":           {func(v *VNet) { v.Name = strings.Repeat("x", 33) }, "name", "not valid"},
+		"no network name":        {func(v *VNet) { v.Name = "" }, "name", "no name"},
+		"no nodes":               {func(v *VNet) { v.Nodes, v.Links = nil, nil }, "nodes", "no nodes"},
+		"IPv4 pool":              {func(v *VNet) { v.Addressing.IPv4 = prefix("fd00::/8") }, "addressing.ipv4", "cannot be the IPv4 pool"},
+		"IPv6 pool":              {func(v *VNet) { v.Addressing.IPv6 = prefix("10.0.0.0/8") }, "addressing.ipv6", "cannot be the IPv6 pool"},
+		"multicast pool":         {func(v *VNet) { v.Addressing.IPv4 = prefix("224.0.0.0/8") }, "addressing.ipv4", "cannot be the IPv4 pool"},
+		"protocol":               {func(v *VNet) { v.Routing.Protocol = "eigrp" }, "routing", "unknown routing protocol"},
+		"no daemon":              {node(func(n *Node) { n.Routing = Routing{Protocol: BGP} }), "nodes[1].routing", "no routing daemon"},
+		"daemon":                 {node(func(n *Node) { n.Routing.Daemon = "gated" }), "nodes[1].routing", "unknown routing daemon"},
+		"timers":                 {node(func(n *Node) { n.Routing.Timers = "slow" }), "nodes[1].routing", "unknown timers"},
+		"node name":              {node(func(n *Node) { n.Name = "b-" }), "nodes[1]", "not a valid node name"},
+		"node name twice":        {func(v *VNet) { v.Nodes = append(v.Nodes, v.Nodes[1]) }, "nodes[3]", "there twice"},
+		"image":                  {node(func(n *Node) { n.Image = "" }), "nodes[1].image", "is empty"},
+		"image text":             {node(func(n *Node) { n.Image = "a\x00b" }), "nodes[1].image", "not text"},
+		"relative image":         {node(func(n *Node) { n.Image = "../root.tar" }), "nodes[1].image", "a relative path"},
+		"host":                   {node(func(n *Node) { n.On = "\xff" }), "nodes[1].on", "not text"},
+		"NaN of CPU":             {node(func(n *Node) { n.CPU = math.NaN() }), "nodes[1].cpu", "out of range"},
+		"much CPU":               {node(func(n *Node) { n.CPU = math.Inf(1) }), "nodes[1].cpu", "out of range"},
+		"negative memory":        {node(func(n *Node) { n.Memory = -1 }), "nodes[1].memory", "out of range"},
+		"little disk":            {node(func(n *Node) { n.Disk = 1 }), "nodes[1].disk", "out of range"},
+		"few pids":               {node(func(n *Node) { n.Pids = 1 }), "nodes[1].pids", "out of range"},
+		"AS 23456":               {node(func(n *Node) { n.ASN = 23456 }), "nodes[1].asn", "reserved"},
+		"position":               {node(func(n *Node) { n.Position = &Position{math.NaN(), 0} }), "nodes[1].position", "not on the globe"},
+		"empty command":          {node(func(n *Node) { n.Cmd = []string{""} }), "nodes[1].cmd[0]", "is empty"},
+		"long argument":          {node(func(n *Node) { n.Cmd = []string{"a", strings.Repeat("x", MaxStringValue+1)} }), "nodes[1].cmd[1]", "bytes long"},
+		"many commands":          {node(func(n *Node) { n.Exec = make([]string, MaxListLength+1) }), "nodes[1].exec", "1025 entries"},
+		"variable":               {node(func(n *Node) { n.Env = map[string]string{"A=B": "x"} }), "nodes[1].env", "not a valid environment variable"},
+		"variable text":          {node(func(n *Node) { n.Env = map[string]string{"A": "\x00"} }), "nodes[1].env.A", "not text"},
+		"sysctl":                 {node(func(n *Node) { n.Sysctls = map[string]string{"vm.swappiness": "1"} }), "nodes[1].sysctls.vm.swappiness", "not a network setting"},
+		"sysctl memory":          {node(func(n *Node) { n.Sysctls = map[string]string{"net.ipv4.ipfrag_high_thresh": "1000000000"} }), "nodes[1].sysctls.net.ipv4.ipfrag_high_thresh", "sysctl net.ipv4.ipfrag_high_thresh is"},
+		"sysctl floor":           {node(func(n *Node) { n.Sysctls = map[string]string{"net.ipv4.tcp_rmem": "99999 131072 6291456"} }), "nodes[1].sysctls.net.ipv4.tcp_rmem", "sysctl net.ipv4.tcp_rmem is"},
+		"sysctl of any":          {node(func(n *Node) { n.Sysctls = map[string]string{"net/ipv6/neigh/eth1.2/unres_qlen_bytes": "0x7fffffff"} }), "nodes[1].sysctls.net/ipv6/neigh/eth1.2/unres_qlen_bytes", ""},
+		"sysctl path":            {node(func(n *Node) { n.Sysctls = map[string]string{"net.ipv4./../../kernel.x": "1"} }), "nodes[1].sysctls.net.ipv4./../../kernel.x", "not a network setting"},
+		"sysctl of no interface": {node(func(n *Node) { n.Sysctls = map[string]string{"net.mpls.conf.eth9.input": "1"} }), "nodes[1].sysctls.net.mpls.conf.eth9.input", "the interface eth9, which the node does not have"},
+		"sysctl of IPv6": {func(v *VNet) {
+			v.Links[0].Endpoints[0].Addrs, v.Links[0].Endpoints[1].Addrs = nil, nil
+			v.Links[0].Endpoints[1].MTU = 1000
+			v.Nodes[1].Sysctls = map[string]string{"net.ipv6.conf." + v.Links[0].Endpoints[1].Name + ".accept_ra": "1"}
+		}, "nodes[1].sysctls.net.ipv6.conf.eth1.accept_ra", "an MTU of 1000"},
+		"relative file": {node(func(n *Node) { n.Files = []File{{Path: "a", Mode: 1}} }), "nodes[1].files[0]", "not valid"},
+		"file above":    {node(func(n *Node) { n.Files = []File{{Path: "/a/../b", Mode: 1}} }), "nodes[1].files[0]", "not valid"},
+		"file twice":    {node(func(n *Node) { n.Files = []File{{Path: "/a", Mode: 1}, {Path: "/a", Mode: 1}} }), "nodes[1].files[1]", "there twice"},
 		"file in a file apart": {node(func(n *Node) {
 			n.Files = []File{{Path: "/a", Mode: 1}, {Path: "/a-b", Mode: 1}, {Path: "/a/b", Mode: 1}}
 		}), "nodes[1].files[2]", "lies in /a"},
@@ -139,5 +146,67 @@ func TestNonsenseIsSurvived(t *testing.T) {
 			t.Errorf("took %s", took)
 		}
 		v.Components()
+	}
+}
+
+func TestSysctlsOfInterfaces(t *testing.T) {
+	for name, want := range map[string][2]string{
+		"net.ipv4.ip_forward":                {"net/ipv4/ip_forward", ""},
+		"net.ipv4.conf.all.rp_filter":        {"net/ipv4/conf/all/rp_filter", ""},
+		"net.ipv6.conf.default.accept_ra":    {"net/ipv6/conf/default/accept_ra", ""},
+		"net.ipv4.conf.eth1.rp_filter":       {"net/ipv4/conf/eth1/rp_filter", "eth1"},
+		"net.ipv4.conf.eth1.100.rp_filter":   {"net/ipv4/conf/eth1.100/rp_filter", "eth1.100"},
+		"net.ipv4.conf.eth1/100.rp_filter":   {"net/ipv4/conf/eth1.100/rp_filter", "eth1.100"},
+		"net/ipv6/neigh/eth1.100/unres_qlen": {"net/ipv6/neigh/eth1.100/unres_qlen", "eth1.100"},
+		"net.mpls.conf.lo.input":             {"net/mpls/conf/lo/input", "lo"},
+		"net.mpls.platform_labels":           {"net/mpls/platform_labels", ""},
+		"net.ipv4.conf":                      {"net/ipv4/conf", ""},
+	} {
+		if got := [2]string{SysctlPath(name), SysctlInterface(name)}; got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
+
+// TestIPv6IsNotTurnedOffBesideAddresses: where a sysctl does, the kernel takes none.
+func TestIPv6IsNotTurnedOffBesideAddresses(t *testing.T) {
+	const all, def, lo, eth1 = "net.ipv6.conf.all.disable_ipv6", "net.ipv6.conf.default.disable_ipv6", "net.ipv6.conf.lo.disable_ipv6", "net.ipv6.conf.eth1.disable_ipv6"
+	for name, c := range map[string]struct {
+		sysctls  map[string]string
+		loopback bool // has an IPv6 address
+		link     bool
+		want     string // the sysctl that is refused
+	}{
+		"all, no addresses":         {map[string]string{all: "1"}, false, false, ""},
+		"all, loopback":             {map[string]string{all: "1"}, true, false, all},
+		"all, link":                 {map[string]string{all: "1"}, false, true, all},
+		"all, both":                 {map[string]string{all: "1"}, true, true, all},
+		"default, loopback":         {map[string]string{def: "1"}, true, false, ""},
+		"default, link":             {map[string]string{def: "1"}, false, true, def},
+		"lo, link":                  {map[string]string{lo: "1"}, false, true, ""},
+		"lo, loopback":              {map[string]string{lo: "1"}, true, false, lo},
+		"interface":                 {map[string]string{eth1: "1"}, false, true, eth1},
+		"interface, no address":     {map[string]string{eth1: "1"}, true, false, ""},
+		"all but the interface":     {map[string]string{all: "1", eth1: "0"}, false, true, ""},
+		"all but interfaces' start": {map[string]string{all: "1", def: "0"}, false, true, ""},
+		"all and the interface":     {map[string]string{all: "0", eth1: "1"}, false, true, eth1},
+		"not off":                   {map[string]string{all: "0"}, true, true, ""},
+	} {
+		v := &VNet{Name: "x", Addressing: Addressing{IPv4: DefaultIPv4}, Nodes: []Node{{Name: "a", Sysctls: c.sysctls}, {Name: "b"}},
+			Links: []Link{{Endpoints: []Interface{{Node: "a"}, {Node: "b"}}}}}
+		if c.loopback {
+			v.Nodes[0].Loopbacks = []netip.Addr{netip.MustParseAddr("fd00::1")}
+		}
+		if c.link {
+			v.Links[0].Endpoints[0].Addrs = []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}
+		}
+		if err := v.Complete(); err != nil {
+			t.Fatal(err)
+		}
+		err := v.Validate()
+		var errs Errors
+		if errors.As(err, &errs); c.want == "" && err != nil || c.want != "" && (len(errs) != 1 || errs[0].Path != "nodes[0].sysctls."+c.want) {
+			t.Errorf("%s: %v, want one about %q", name, err, c.want)
+		}
 	}
 }

@@ -114,7 +114,10 @@ type Node struct {
 	// Loopbacks holds the addresses of lo, /32 and /128, at most one per family.
 	// The first IPv4 one is the router ID.
 	Loopbacks []netip.Addr `json:"loopbacks,omitempty"`
-	RouterID  netip.Addr   `json:"routerID,omitzero"` // IPv4-shaped, unique in the VNet; set by Complete
+	// Anycast holds further addresses of lo, /32 and /128, that other nodes may have, too.
+	// A packet to one goes to the nearest, so that none stands for the node.
+	Anycast  []netip.Addr `json:"anycast,omitempty"`
+	RouterID netip.Addr   `json:"routerID,omitzero"` // IPv4-shaped, unique in the VNet; set by Complete
 
 	// Position is where a drawing puts the node; nil: the layout decides.
 	Position *Position `json:"position,omitempty"`
@@ -152,6 +155,9 @@ type Link struct {
 	// no subnet; ends that name addresses keep them.
 	Addressing AddressMode `json:"addressing,omitempty"`
 	Routing    LinkRouting `json:"routing,omitzero"`
+	// Overlap says that the link's subnets and addresses may be those of other links
+	// that say so, too.
+	Overlap bool `json:"overlap,omitempty"`
 }
 
 // Interface is a virtual interface: one end of a link, in one node.

@@ -23,6 +23,7 @@ type addressBook struct {
 // the description gives a node none, those that were found in it.
 func newAddressBook(v *vnet.VNet, found map[string][]netip.Addr) *addressBook {
 	names := v.NameAddresses()
+	shared := v.SharedAddresses()
 	b := &addressBook{index: map[string]int{}, direct: map[[2]string][]netip.Addr{}, ends: map[[2]string]int{}}
 	announced := map[string]bool{} // reached at a loopback
 	for i := range v.Nodes {
@@ -30,6 +31,9 @@ func newAddressBook(v *vnet.VNet, found map[string][]netip.Addr) *addressBook {
 		addrs := names[n.Name]
 		if own := found[n.Name]; len(own) > 0 {
 			addrs = own
+		}
+		if len(shared) > 0 { // an echo to one may be answered by any
+			addrs = slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return shared[a] })
 		}
 		b.index[n.Name] = len(b.nodes)
 		b.nodes = append(b.nodes, agentapi.PingNode{Name: n.Name, Addrs: onePerFamily(addrs)})

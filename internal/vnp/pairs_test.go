@@ -167,3 +167,33 @@ func TestSampleOfManyNodesIsQuick(t *testing.T) {
 		t.Errorf("drawing 1000 pairs of 10,000 nodes took %v", took)
 	}
 }
+
+// TestSharedAddressesAreNoTargets: an echo to what several nodes have says nothing of
+// any, but between neighbours on their link.
+func TestSharedAddressesAreNoTargets(t *testing.T) {
+	v := &vnet.VNet{Name: "x", Addressing: vnet.Addressing{IPv4: vnet.DefaultIPv4}, Routing: vnet.Routing{Protocol: vnet.OSPF},
+		Nodes: []vnet.Node{{Name: "a"}, {Name: "b"}, {Name: "h", Kind: vnet.Host}, {Name: "i", Kind: vnet.Host}}}
+	for i, ends := range [][2]string{{"a", "h"}, {"b", "i"}} {
+		v.Nodes[i].Anycast = []netip.Addr{netip.MustParseAddr("192.0.2.9")}
+		v.Links = append(v.Links, vnet.Link{Overlap: true, Endpoints: []vnet.Interface{
+			{Node: ends[0], Addrs: []netip.Prefix{netip.MustParsePrefix("192.168.1.1/24")}},
+			{Node: ends[1], Addrs: []netip.Prefix{netip.MustParsePrefix("192.168.1.2/24")}},
+		}})
+	}
+	if err := v.Complete(); err != nil {
+		t.Fatal(err)
+	}
+	b := newAddressBook(v, map[string][]netip.Addr{"a": {netip.MustParseAddr("192.0.2.9"), v.Nodes[0].Loopbacks[0]}})
+	var got []string
+	for _, p := range b.allPairs() {
+		got = append(got, b.nodes[p.From].Name+"-"+b.nodes[p.To].Name)
+		for _, n := range []int{p.From, p.To} {
+			if slices.Contains(b.nodes[n].Addrs, netip.MustParseAddr("192.0.2.9")) {
+				t.Errorf("%s is reached at an anycast address", b.nodes[n].Name)
+			}
+		}
+	}
+	if want := []string{"a-b", "a-h", "b-a", "b-i", "h-a", "i-b"}; !slices.Equal(got, want) {
+		t.Errorf("pairs %v, want %v", got, want)
+	}
+}

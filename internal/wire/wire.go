@@ -66,6 +66,9 @@ func nodeToProto(n *vnet.Node) *trellisv1.Node {
 	for _, a := range n.Loopbacks {
 		out.Loopbacks = append(out.Loopbacks, a.String())
 	}
+	for _, a := range n.Anycast {
+		out.Anycast = append(out.Anycast, a.String())
+	}
 	if n.Position != nil {
 		out.Position = &trellisv1.Position{Latitude: n.Position.Latitude, Longitude: n.Position.Longitude}
 	}
@@ -76,7 +79,7 @@ func nodeToProto(n *vnet.Node) *trellisv1.Node {
 func LinkToProto(l *vnet.Link) *trellisv1.Link {
 	out := &trellisv1.Link{
 		Name: l.Name, Type: string(l.Type), Down: l.Down,
-		Addressing: string(l.Addressing), Routing: linkRoutingToProto(l.Routing),
+		Addressing: string(l.Addressing), Routing: linkRoutingToProto(l.Routing), Overlap: l.Overlap,
 	}
 	for i := range l.Endpoints {
 		e := &l.Endpoints[i]
@@ -213,6 +216,9 @@ func (c *converter) node(path string, p *trellisv1.Node) vnet.Node {
 	for i, s := range p.GetLoopbacks() {
 		n.Loopbacks = append(n.Loopbacks, c.addr(fmt.Sprintf("%s.loopbacks[%d]", path, i), s))
 	}
+	for i, s := range p.GetAnycast() {
+		n.Anycast = append(n.Anycast, c.addr(fmt.Sprintf("%s.anycast[%d]", path, i), s))
+	}
 	if s := p.GetRouterId(); s != "" {
 		n.RouterID = c.addr(path+".routerID", s)
 	}
@@ -225,7 +231,7 @@ func (c *converter) node(path string, p *trellisv1.Node) vnet.Node {
 func (c *converter) link(path string, p *trellisv1.Link) vnet.Link {
 	l := vnet.Link{
 		Name: p.GetName(), Type: vnet.LinkType(p.GetType()), Down: p.GetDown(),
-		Addressing: vnet.AddressMode(p.GetAddressing()), Routing: linkRoutingFromProto(p.GetRouting()),
+		Addressing: vnet.AddressMode(p.GetAddressing()), Routing: linkRoutingFromProto(p.GetRouting()), Overlap: p.GetOverlap(),
 	}
 	for i, e := range p.GetEndpoints() {
 		at := fmt.Sprintf("%s.endpoints[%d]", path, i)

@@ -407,6 +407,7 @@ type Node struct {
 	Restart       string                 `protobuf:"bytes,22,opt,name=restart,proto3" json:"restart,omitempty"`                                     // of cmd: empty (always) | always | on-failure | no
 	ExecTimeoutNs int64                  `protobuf:"varint,23,opt,name=exec_timeout_ns,json=execTimeoutNs,proto3" json:"exec_timeout_ns,omitempty"` // of each command of exec; 0: the default
 	Repair        string                 `protobuf:"bytes,24,opt,name=repair,proto3" json:"repair,omitempty"`                                       // always | never
+	Anycast       []string               `protobuf:"bytes,25,rep,name=anycast,proto3" json:"anycast,omitempty"`                                     // further addresses of lo, that other nodes may have, too
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -609,6 +610,13 @@ func (x *Node) GetRepair() string {
 	return ""
 }
 
+func (x *Node) GetAnycast() []string {
+	if x != nil {
+		return x.Anycast
+	}
+	return nil
+}
+
 type File struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
@@ -729,6 +737,7 @@ type Link struct {
 	Down          bool                   `protobuf:"varint,4,opt,name=down,proto3" json:"down,omitempty"`
 	Addressing    string                 `protobuf:"bytes,5,opt,name=addressing,proto3" json:"addressing,omitempty"` // empty: from the pools | none | unnumbered
 	Routing       *LinkRouting           `protobuf:"bytes,6,opt,name=routing,proto3" json:"routing,omitempty"`
+	Overlap       bool                   `protobuf:"varint,7,opt,name=overlap,proto3" json:"overlap,omitempty"` // its subnets and addresses may be those of other such links
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -803,6 +812,13 @@ func (x *Link) GetRouting() *LinkRouting {
 		return x.Routing
 	}
 	return nil
+}
+
+func (x *Link) GetOverlap() bool {
+	if x != nil {
+		return x.Overlap
+	}
+	return false
 }
 
 type Interface struct {
@@ -4394,7 +4410,7 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"Addressing\x12\x12\n" +
 	"\x04ipv4\x18\x01 \x01(\tR\x04ipv4\x12\x12\n" +
 	"\x04ipv6\x18\x02 \x01(\tR\x04ipv6\x12\x12\n" +
-	"\x04mode\x18\x03 \x01(\tR\x04mode\"\xac\x06\n" +
+	"\x04mode\x18\x03 \x01(\tR\x04mode\"\xc6\x06\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x10\n" +
@@ -4422,7 +4438,8 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\adisplay\x18\x15 \x01(\tR\adisplay\x12\x18\n" +
 	"\arestart\x18\x16 \x01(\tR\arestart\x12&\n" +
 	"\x0fexec_timeout_ns\x18\x17 \x01(\x03R\rexecTimeoutNs\x12\x16\n" +
-	"\x06repair\x18\x18 \x01(\tR\x06repair\x1a6\n" +
+	"\x06repair\x18\x18 \x01(\tR\x06repair\x12\x18\n" +
+	"\aanycast\x18\x19 \x03(\tR\aanycast\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +
@@ -4435,7 +4452,7 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\x04mode\x18\x03 \x01(\rR\x04mode\"D\n" +
 	"\bPosition\x12\x1a\n" +
 	"\blatitude\x18\x01 \x01(\x01R\blatitude\x12\x1c\n" +
-	"\tlongitude\x18\x02 \x01(\x01R\tlongitude\"\xca\x01\n" +
+	"\tlongitude\x18\x02 \x01(\x01R\tlongitude\"\xe4\x01\n" +
 	"\x04Link\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x123\n" +
@@ -4444,7 +4461,8 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\n" +
 	"addressing\x18\x05 \x01(\tR\n" +
 	"addressing\x121\n" +
-	"\arouting\x18\x06 \x01(\v2\x17.trellis.v1.LinkRoutingR\arouting\"\xf6\x01\n" +
+	"\arouting\x18\x06 \x01(\v2\x17.trellis.v1.LinkRoutingR\arouting\x12\x18\n" +
+	"\aoverlap\x18\a \x01(\bR\aoverlap\"\xf6\x01\n" +
 	"\tInterface\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +

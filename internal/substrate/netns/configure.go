@@ -9,13 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trellis/internal/substrate/rtnl"
+	"trellis/internal/substrate/sysctl"
 )
 
 // Configure converges the interior: lo up with its addresses, and each wanted
-// interface with its MAC address, MTU, state and addresses. Addresses that
+// interface with its sysctls, MAC address, MTU, state and addresses. Addresses that
 // Trellis placed and that are no longer wanted go; a tenant's own stay, and so
 // do interfaces that are not wanted, which are their ports' business. changed
-// counts the changes.
+// counts the changes but for the sysctls, which are written each time, and before
+// anything else, so that nothing happens by the values that they had.
 func (n *NS) Configure(want Interior) (changed int, err error) {
 	c, err := n.dial()
 	if err != nil {
@@ -36,6 +38,9 @@ func (n *NS) Configure(want Interior) (changed int, err error) {
 			return 0, err
 		}
 	}
+	if err := n.setInterfaceSysctls(want.Interfaces); err != nil {
+		return 0, err
+	}
 	failed, err := c.Execute(&s.batch)
 	if err != nil {
 		return 0, fmt.Errorf("set up a node's interfaces: %w", err)
@@ -45,6 +50,27 @@ func (n *NS) Configure(want Interior) (changed int, err error) {
 		errs = append(errs, fmt.Errorf("%s: %w", s.what[f.Index], f.Err))
 	}
 	return s.batch.Len() - len(failed), errors.Join(errs...)
+}
+
+// setInterfaceSysctls sets what interfaces have of sysctls. Each is the interface's own,
+// and goes with it.
+func (n *NS) setInterfaceSysctls(interfaces []Interface) error {
+	if !slices.ContainsFunc(interfaces, func(i Interface) bool { return len(i.Sysctls) > 0 }) {
+		return nil
+	}
+	return n.Do(func() (err error) {
+		own, err := sysctl.Open()
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, own.Close()) }()
+		for k := range interfaces {
+			if err := setSysctls(own, interfaces[k].Sysctls); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // steps are requests, each with the words for its failure.

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"trellis/internal/substrate/sysctl"
+	"trellis/internal/vnet"
 )
 
 // defaults are the sysctls of every node. Those under conf/default are what
@@ -44,18 +45,11 @@ var defaults = map[string]string{
 // Defaults sets what interfaces that arrive later inherit: forwarding in both
 // families, no duplicate address detection, no router advertisements taken, no
 // reverse path filter, per-flow multipath. The user's sysctls (net.*, dots or
-// slashes) come after and prevail.
+// slashes) come after and prevail. Those of interfaces are for [NS.Configure], since no
+// interface is there yet.
 //
 // A default that the kernel does not have is left out; a user's is an error.
 func (n *NS) Defaults(sysctls map[string]string) error {
-	user := make(map[string]string, len(sysctls))
-	for name, value := range sysctls {
-		path := sysctlPath(name)
-		if !strings.HasPrefix(path, "net/") || path != filepath.Clean(path) {
-			return fmt.Errorf("sysctl %s: only net.* can be set for a node", name)
-		}
-		user[path] = value
-	}
 	return n.Do(func() (err error) {
 		own, err := sysctl.Open()
 		if err != nil {
@@ -67,29 +61,24 @@ func (n *NS) Defaults(sysctls map[string]string) error {
 				return err
 			}
 		}
-		for _, path := range slices.Sorted(maps.Keys(user)) {
-			if err := own.Write(path, user[path]); err != nil {
-				return err
-			}
-		}
-		return nil
+		return setSysctls(own, sysctls)
 	})
 }
 
-// sysctlPath turns net.ipv4.ip_forward into net/ipv4/ip_forward. As in sysctl(8),
-// whichever of dot and slash comes first is the separator, and the other stands
-// for itself, or for the separator's character within a name: net.ipv4.conf.eth0/1.
-func sysctlPath(name string) string {
-	if i := strings.IndexAny(name, "./"); i < 0 || name[i] == '/' {
-		return name
-	}
-	return strings.Map(func(r rune) rune {
-		switch r {
-		case '.':
-			return '/'
-		case '/':
-			return '.'
+// setSysctls writes sysctls, by their names, in the order of their paths.
+func setSysctls(fs *sysctl.FS, sysctls map[string]string) error {
+	paths := make(map[string]string, len(sysctls))
+	for name, value := range sysctls {
+		path := vnet.SysctlPath(name)
+		if !strings.HasPrefix(path, "net/") || path != filepath.Clean(path) {
+			return fmt.Errorf("sysctl %s: only net.* can be set for a node", name)
 		}
-		return r
-	}, name)
+		paths[path] = value
+	}
+	for _, path := range slices.Sorted(maps.Keys(paths)) {
+		if err := fs.Write(path, paths[path]); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -29,6 +29,8 @@ type Interface struct {
 	// Enslaved, as read: it is a port of a bridge, bond or VRF of the tenant's.
 	Enslaved bool
 	Addrs    []netip.Prefix // sorted; those that Trellis placed
+	// Sysctls are those that Configure sets, by name; never read.
+	Sysctls map[string]string
 }
 
 // Interior is the inside of a node, as far as Trellis sets it.

@@ -141,6 +141,68 @@ func TestDefaultsAreInherited(t *testing.T) {
 	}
 }
 
+// TestSysctlsOfInterfaces: they are written when the interface is there, and to each
+// that takes its place.
+func TestSysctlsOfInterfaces(t *testing.T) {
+	nstest.Root(t)
+	n := nstest.NewNode(t)
+	if err := n.Defaults(nil); err != nil {
+		t.Fatal(err)
+	}
+	spec := nstest.Spec(n, "eth1.7")
+	want := netns.Interior{Interfaces: []netns.Interface{{
+		Name: "eth1.7", Up: true,
+		Sysctls: map[string]string{"net.ipv4.conf.eth1.7.rp_filter": "2", "net.ipv6.neigh.eth1/7.retrans_time_ms": "500", "net.ipv6.conf.eth1.7.disable_ipv6": "1"},
+	}}}
+	for range 2 {
+		mustPorts(t, spec)
+		if _, err := n.NS.Configure(want); err != nil {
+			t.Fatal(err)
+		}
+		for path, want := range map[string]string{"ipv4/conf/eth1.7/rp_filter": "2", "ipv6/neigh/eth1.7/retrans_time_ms": "500", "ipv4/conf/default/rp_filter": "0"} {
+			if got := strings.TrimSpace(n.Must(t, "cat /proc/sys/net/"+path)); got != want {
+				t.Errorf("%s is %s, want %s", path, got, want)
+			}
+		}
+		if out := n.Must(t, "ip -6 addr show dev eth1.7"); strings.Contains(out, "fe80") {
+			t.Errorf("the interface came up with IPv6 before its sysctl was written:\n%s", out)
+		}
+		n.Must(t, "ip link del eth1.7")
+	}
+	want.Interfaces[0].Sysctls = map[string]string{"net.ipv4.conf.eth1.7.no_such_thing": "1"}
+	mustPorts(t, spec)
+	if _, err := n.NS.Configure(want); err == nil || !strings.Contains(err.Error(), "no_such_thing") {
+		t.Errorf("a sysctl that is not there: %v", err)
+	}
+}
+
+// TestSysctlsAreTried: what a new namespace of a node's has and takes, and nothing of
+// the machine's changes.
+func TestSysctlsAreTried(t *testing.T) {
+	nstest.Root(t)
+	before, err := os.ReadFile("/proc/sys/net/ipv4/ip_default_ttl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := netns.TrySysctls(map[string]string{
+		"net.ipv4.ip_default_ttl": "77", "net.ipv4.conf.eth7.rp_filter": "1", "net.ipv6.conf.eth1/100.accept_ra": "0",
+		"net.ipv4.ip_default_tll": "77", "net.ipv4.conf.eth7.rp_fliter": "1", "net.ipv6.neigh.eth1.gc_thresh1": "1",
+		"net.ipv6.route.skip_notify_on_dev_down": "1", "net.core.bpf_jit_enable": "1",
+		"net.ipv4.tcp_fin_timeout": "soon",
+	})
+	for _, name := range []string{"net.ipv4.ip_default_tll", "net.ipv4.conf.eth7.rp_fliter", "net.ipv6.neigh.eth1.gc_thresh1", "net.ipv6.route.skip_notify_on_dev_down", "net.core.bpf_jit_enable"} {
+		if !errors.Is(bad[name], os.ErrNotExist) {
+			t.Errorf("%s: %v", name, bad[name])
+		}
+	}
+	if !errors.Is(bad["net.ipv4.tcp_fin_timeout"], unix.EINVAL) || len(bad) != 6 {
+		t.Errorf("refused: %v", bad)
+	}
+	if after, err := os.ReadFile("/proc/sys/net/ipv4/ip_default_ttl"); err != nil || string(after) != string(before) {
+		t.Errorf("the machine's own was %s and is %s, %v", before, after, err)
+	}
+}
+
 func TestRoutesConvergeAndCover(t *testing.T) {
 	nstest.Root(t)
 	n := nstest.NewNode(t)
