@@ -77,6 +77,7 @@ type routeNode struct {
 	// every other node. Else the plan says what it must have a route to.
 	own        bool
 	servicesUp time.Time // since when all of an own node's services run
+	read       bool      // they have read their configuration, and what they refuse is known
 	complete   bool
 	missing    []string // the first few
 	count      int      // all that are missing
@@ -131,8 +132,8 @@ func (w *worker) startRoutes(ctx context.Context, want *plan.Plan) error {
 			before := old.nodes[n.Name]
 			settled = settled && before != nil && before.state.Pid == r.state.Pid
 			if before != nil && before.state.Pid == r.state.Pid {
-				if reflect.DeepEqual(before.plan.Daemons, n.Daemons) {
-					r.servicesUp = before.servicesUp // they have read their configuration
+				if reflect.DeepEqual(before.plan.Daemons, n.Daemons) && reflect.DeepEqual(before.plan.Files, n.Files) {
+					r.servicesUp, r.read = before.servicesUp, before.read // they have read their configuration
 				}
 				r.watch, before.watch = before.watch, nil
 				if r.watch != nil {
@@ -478,11 +479,14 @@ func (c *routeCheck) done(w *worker) (done bool, quiet time.Time) {
 		switch {
 		case r.own && !w.servicesRun(r):
 			waiting = true
-			c.lastEvent, r.servicesUp = time.Now(), time.Time{}
-		case r.own && !w.configurationAccepted(r):
+			c.lastEvent, r.servicesUp, r.read = time.Now(), time.Time{}, false
+		case r.own && !w.configurationRead(r):
 			waiting = true
 			c.lastEvent = time.Now()
-		case r.complete:
+		case r.complete: // whatever else is wrong with it
+		case r.own && w.faulty(r.plan.Name): // which may be why routes are missing
+			waiting = true
+			c.lastEvent = time.Now()
 		case !r.own:
 			return false, time.Time{}
 		default:
@@ -495,14 +499,23 @@ func (c *routeCheck) done(w *worker) (done bool, quiet time.Time) {
 	return time.Since(c.lastEvent) >= c.quiet, c.lastEvent
 }
 
-// configurationAccepted reports whether the daemons of a node that its user
-// configures have read that, and have refused nothing of it.
-func (w *worker) configurationAccepted(r *routeNode) bool {
+// configurationRead reports whether the daemons of a node that its user configures
+// have read that, and looks then at what they refuse of it. What is loaded has been
+// read when they run.
+func (w *worker) configurationRead(r *routeNode) bool {
 	if r.servicesUp.IsZero() {
 		r.servicesUp = time.Now()
-		time.AfterFunc(configurationReadAfter/2, func() { w.a.services.add(r.state.ID) })
 	}
-	return time.Since(r.servicesUp) >= configurationReadAfter && !w.faulty(r.plan.Name)
+	if r.read {
+		return true
+	}
+	loaded := slices.ContainsFunc(r.plan.Daemons.Services, func(s routing.Service) bool { return s.Loads })
+	if !loaded && time.Since(r.servicesUp) < configurationReadAfter {
+		return false
+	}
+	w.reportServices([]container.ID{r.state.ID})
+	r.read = true
+	return true
 }
 
 // servicesRun tells whether all services of a node do.
@@ -532,7 +545,7 @@ func (w *worker) reportRoutes(c *routeCheck, done bool) {
 	var missing []store.Missing
 	complete := 0
 	for _, r := range c.nodes {
-		if r.complete && !(r.own && !done && (!w.servicesRun(r) || !w.configurationAccepted(r))) {
+		if r.complete && !(r.own && !done && (!w.servicesRun(r) || !w.configurationRead(r))) {
 			complete++
 		} else {
 			missing = append(missing, store.Missing{Node: r.plan.Name, Prefixes: r.missing, Count: r.count})

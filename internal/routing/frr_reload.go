@@ -34,7 +34,8 @@ func frrChange(path string, readers []string, was, now []byte) (commands []Comma
 		return nil, restart
 	}
 	if integrated {
-		script := `printf '%s\n' "$@" | /usr/bin/vtysh -n -f /dev/stdin >>/run/trellis/` + frrLoader + `.log 2>&1`
+		script := `printf '%s\n' "$@" | /usr/bin/vtysh -n -f /dev/stdin >>/run/trellis/` + frrLoader + `.log 2>&1; ` +
+			"[ $? -lt 100 ]" // less: of lines that are refused
 		return []Command{{Argv: append([]string{"/bin/sh", "-c", script, "vtysh"}, lines...), OrRestart: readers}}, restart
 	}
 	daemon, _, _ := strings.Cut(readers[0], "-") // vtysh knows no instances

@@ -65,7 +65,7 @@ type outcome struct {
 	created, converged time.Time
 	changes            int
 	// The nodes whose routes were looked at, and those of them that have all; the
-	// message says what the others miss.
+	// message says what the others miss, and what is wrong with nodes otherwise.
 	checked, complete int
 	message           string
 }
@@ -261,6 +261,9 @@ func (w *wait) outcome() outcome {
 	if out.complete < out.checked {
 		out.message = w.missingRoutes()
 	}
+	if nodes := w.degradedNodes(); nodes != "" {
+		out.message = strings.TrimPrefix(out.message+"; "+nodes, "; ")
+	}
 	return out
 }
 
@@ -309,6 +312,9 @@ func (w *wait) describe() *trellisv1.Progress {
 			p.Done += int32(reported.totals[phase])
 			p.Total += int32(reported.totals[phase])
 		}
+	}
+	if nodes := w.degradedNodes(); nodes != "" && phase == store.PhaseCreated {
+		p.Detail = nodes // which is the likeliest reason for what is missing
 	}
 	if paths := w.degradedPaths(); paths != "" && phase == store.PhaseCreated {
 		p.Detail = paths
@@ -503,7 +509,7 @@ func (w *wait) failedServices(ctx context.Context) string {
 	var text strings.Builder
 	for _, m := range missing {
 		for _, service := range stats[m.Node].Services {
-			if service.State == "running" && service.Restarts == 0 {
+			if service.State == "running" && service.Restarts == 0 || service.State == "exited" && service.Exit == 0 {
 				continue
 			}
 			fmt.Fprintf(&text, "; %s in %s is %s after %d restarts: see /run/trellis/%s.log there",
