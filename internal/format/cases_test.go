@@ -17,6 +17,7 @@ const two = "name: x\nnodes: {a: {}, b: {}}\n"
 var goodYAML = []yamlCase{
 	{name: "the smallest", yaml: "name: x\nnodes: {a: }\n"},
 	{name: "links in every form", yaml: "name: x\nnodes: {a: {}, b: {}, c: {}}\nlinks:\n  - [a, b]\n  - [\"a:wan0\", \"b:eth9\"]\n  - endpoints: [a, c]\n  - endpoints: [{node: a}, {node: b, interface: e0, mac: '02:00:00:00:00:01', mtu: 1400, addresses: [192.0.2.1/24, '2001:db8::1/64'], cost: 3}]\n  - {name: hub, type: lan, endpoints: [a, b, {node: c, rate: {up: 1mbit, down: 2mbit}}], delay: 3ms}\n"},
+	{name: "ends of a LAN that are pulled", yaml: two + "links:\n  - {endpoints: [{node: a, state: down}, {node: b, down: false}], type: lan}\n"},
 	{name: "links with every key", yaml: two + "links:\n  - {endpoints: [a, b], name: l, type: p2p, state: down, rate: 1.5gbit, delay: 12ms, jitter: 300us, loss: 0.1%, mtu: 9000, cost: 10}\n  - {endpoints: [a, b], down: true, rate: {up: 1mbit}, delay: {down: 1ms}, loss: 0.001}\n  - {endpoints: [a, b], down: false, rate: unlimited}\n"},
 	{name: "a node with every key", yaml: `name: x
 nodes:
@@ -86,6 +87,7 @@ links:
 var badYAML = []yamlCase{
 	{name: "empty", yaml: "", want: []string{"1: the file is empty; describe a network with name, nodes and links"}},
 	{name: "only a comment", yaml: "# hello\n", want: []string{"1: the file is empty; describe a network with name, nodes and links"}},
+	{name: "one end of a point-to-point link pulled", semantic: true, yaml: two + "links:\n  - endpoints: [{node: a, state: down}, b]\n", want: []string{"4: a:eth1 alone is down, which only ends of a LAN may be; say `state: down` of the link"}},
 	{name: "a list", yaml: "[a]\n", want: []string{"1: the network must be a mapping, not a list; write it as `key: value` lines"}},
 	{name: "unknown key", yaml: "name: x\nroutng: ospf\nnodes: {a: {}}\n", want: []string{`2: unknown key "routng" in the network; did you mean "routing"?`}},
 	{name: "unknown key, nothing near", yaml: "name: x\ntopology: {}\nnodes: {a: {}}\n", want: []string{`2: unknown key "topology" in the network; the keys are name, routing, addressing, defaults, nodes, links`}},

@@ -20,6 +20,9 @@ func (v *VNet) Link(name string) *Link {
 	return nil
 }
 
+// EndDown reports whether an end of the link has no carrier: with the link, or alone.
+func (l *Link) EndDown(end int) bool { return l.Down || l.Endpoints[end].Down }
+
 // Neighbor is one way from a node to another over one link.
 type Neighbor struct {
 	Node   string // at the far end

@@ -61,6 +61,9 @@ func (c *checker) linkEnds(at string, l *Link) {
 			c.add(where+".mac", "give each end its own", "MAC address %s is twice on link %q", e.MAC, clip(l.Name))
 		}
 		macs[e.MAC] = true
+		if l.Type == PointToPoint && e.Down {
+			c.add(where+".down", "say `state: down` of the link", "%s:%s alone is down, which only ends of a LAN may be", clip(e.Node), clip(e.Name))
+		}
 		if l.Type == PointToPoint && !e.Rx.IsZero() {
 			c.add(where, "shape the other end's sending direction", "%s:%s shapes what it receives, which only ends of a LAN may", clip(e.Node), clip(e.Name))
 		}
