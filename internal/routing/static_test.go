@@ -37,6 +37,9 @@ func randomNetwork(rng *rand.Rand) *described {
 		for _, i := range rng.Perm(n)[:ends] {
 			nodes = append(nodes, d.Nodes[i].Name)
 		}
+		if kind == vnet.LAN && rng.IntN(3) == 0 { // by two interfaces
+			nodes = append(nodes, nodes[rng.IntN(ends)])
+		}
 		l := d.link(kind, nodes...)
 		l.Down = rng.IntN(10) == 0
 		for i := range l.Endpoints {

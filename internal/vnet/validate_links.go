@@ -53,8 +53,8 @@ func (c *checker) linkEnds(at string, l *Link) {
 	for ei := range l.Endpoints {
 		e := &l.Endpoints[ei]
 		where := fmt.Sprintf("%s.endpoints[%d]", at, ei)
-		if on[e.Node] {
-			c.add(where, "join different nodes", "node %q is on link %q twice", clip(e.Node), clip(l.Name))
+		if on[e.Node] && l.Type == PointToPoint {
+			c.add(where, "join different nodes, or say type: lan", "node %q is on link %q twice", clip(e.Node), clip(l.Name))
 		}
 		on[e.Node] = true
 		if macs[e.MAC] && !e.MAC.IsZero() {

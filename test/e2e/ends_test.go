@@ -91,3 +91,59 @@ links:
 	s.Must("up", write(t, "ends.yaml", strings.Replace(text, "{node: b,", "{node: b, state: down,", 1)))
 	holds("pulled by the file", "a:1 b:0 c:1", "up", "pulled: b:eth2", map[string]bool{b: false, c: true})
 }
+
+// TestSeveralEndsOfANode has routers on a LAN by two interfaces each, which are ends of
+// their own, and rehearses a loop: spanning tree finds it, and blocks one of two ends.
+func TestSeveralEndsOfANode(t *testing.T) {
+	t.Parallel()
+	needFRR(t)
+	s := testenv.StartService(t, testenv.Options{})
+	file := write(t, "twice.yaml", `name: twice
+routing: ospf
+nodes:
+  a: {}
+  b: {}
+  c: {}
+  sw: {routing: none, repair: never, addressing: none}
+links:
+  - {name: seg, type: lan, endpoints: [a, a, b, "b:wan0", c]}
+  - {name: ring, type: lan, addressing: none, endpoints: [sw, sw, c]}
+`)
+	s.Must("up", file)
+	s.Must("ping", "twice")
+	v := show(t, s, "twice")
+	seen := map[string]bool{}
+	for _, e := range v.link(t, "seg").Ends {
+		addr, _, _ := strings.Cut(e.Addrs[0], "/")
+		if seen[addr] || seen[e.Node+":"+e.Name] {
+			t.Errorf("%s:%s has what another end has: %v", e.Node, e.Name, e.Addrs)
+		}
+		seen[addr], seen[e.Node+":"+e.Name] = true, true
+		if !pings(s, "twice/c", addr) {
+			t.Errorf("%s:%s does not answer at %s", e.Node, e.Name, addr)
+		}
+	}
+	if out := s.Must("up", "--dry-run", file); !strings.Contains(out, "othing") {
+		t.Errorf("a second up would do\n%s", out)
+	}
+	if out := s.Must("exec", "twice/a", "--", "vtysh", "-c", "show ip ospf neighbor"); strings.Contains(out, v.loopback(t, "a").String()) || !strings.Contains(out, v.loopback(t, "c").String()) {
+		t.Errorf("the neighbours of a are\n%s", out)
+	}
+
+	// Each of them is an end to pull.
+	if _, stderr, code := s.Trellis("link", "set", "twice", "seg", "a", "--down"); code != 1 || !strings.Contains(stderr, "a:eth1 and a:eth2") {
+		t.Errorf("which end of a? exit status %d, %s", code, stderr)
+	}
+	s.Must("link", "set", "twice", "seg", "a:eth2", "--down")
+	if got := carriersOn(t, s, v, "seg"); got != "a:1 a:0 b:1 b:1 c:1" {
+		t.Errorf("carriers with a:eth2 pulled: %s", got)
+	}
+	s.Must("ping", "twice") // routing goes by a:eth1
+	s.Must("link", "set", "twice", "seg", "a:eth2", "--up")
+
+	s.Must("exec", "twice/sw", "--", "sh", "-c", "ip link add br0 type bridge stp_state 1 && ip link set eth1 master br0 && ip link set eth2 master br0 && ip link set br0 up")
+	eventually(t, 20*time.Second, "one end blocks", func() bool {
+		out := s.Must("exec", "twice/sw", "--", "ip", "-d", "link", "show", "master", "br0")
+		return strings.Count(out, "state blocking") == 1
+	})
+}
