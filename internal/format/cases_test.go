@@ -88,6 +88,8 @@ links:
 var badYAML = []yamlCase{
 	{name: "empty", yaml: "", want: []string{"1: the file is empty; describe a network with name, nodes and links"}},
 	{name: "only a comment", yaml: "# hello\n", want: []string{"1: the file is empty; describe a network with name, nodes and links"}},
+	{name: "no free address in a subnet of the node's own configuration", semantic: true, yaml: "name: x\nnodes: {a: {files: {/etc/frr/frr.conf: {content: \"interface eth1\\n ip address 192.0.2.1/30\\n\"}}}, b: , c: }\nlinks:\n  - {type: lan, endpoints: [a, b,\n      c]}\n", want: []string{
+		`5: no free address in 192.0.2.0/30 for node "c" on link "lan-a"; name an address for that end, or use a larger subnet`}},
 	{name: "one end of a point-to-point link pulled", semantic: true, yaml: two + "links:\n  - endpoints: [{node: a, state: down}, b]\n", want: []string{"4: a:eth1 alone is down, which only ends of a LAN may be; say `state: down` of the link"}},
 	{name: "a list", yaml: "[a]\n", want: []string{"1: the network must be a mapping, not a list; write it as `key: value` lines"}},
 	{name: "unknown key", yaml: "name: x\nroutng: ospf\nnodes: {a: {}}\n", want: []string{`2: unknown key "routng" in the network; did you mean "routing"?`}},
