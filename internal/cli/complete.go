@@ -131,7 +131,7 @@ func completeInterface(ctx context.Context, c trellisv1connect.VNetServiceClient
 	return words, 0
 }
 
-// completeLink offers the network, then its links.
+// completeLink offers the network, then its links, then the ends of that one.
 func completeLink(ctx context.Context, c trellisv1connect.VNetServiceClient, args []string, word string) ([]string, cobra.ShellCompDirective) {
 	switch len(args) {
 	case 0:
@@ -144,6 +144,21 @@ func completeLink(ctx context.Context, c trellisv1connect.VNetServiceClient, arg
 		var words []string
 		for _, l := range resp.Msg.GetVnet().GetLinks() {
 			words = append(words, l.GetName())
+		}
+		return words, 0
+	case 2:
+		resp, err := c.Get(ctx, connect.NewRequest(&trellisv1.GetRequest{Name: args[0]}))
+		if err != nil {
+			return nil, 0
+		}
+		var words []string
+		for _, l := range resp.Msg.GetVnet().GetLinks() {
+			if l.GetName() != args[1] {
+				continue
+			}
+			for _, e := range l.GetEndpoints() {
+				words = append(words, e.GetNode()+":"+e.GetName())
+			}
 		}
 		return words, 0
 	}

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -36,21 +37,31 @@ func newLinkSetCommand(env *Env) *cobra.Command {
 		output        *choice
 	)
 	cmd := &cobra.Command{
-		Use:   "set VNET LINK",
+		Use:   "set VNET LINK [NODE[:INTERFACE]]",
 		Short: "Set a link's rate, delay, jitter and loss, or pull and plug its cable",
 		Long: lines(
 			"Set properties of a running link; those that are not named stay as they are. They",
 			"apply to every direction of the link until the next `trellis up`, whose file decides",
 			"again. --down takes the carrier away at every end, as pulling the cable does, and",
-			"routing reacts; --up gives it back. LINK is a name as `trellis show VNET` lists it."),
+			"routing reacts; --up gives it back. LINK is a name as `trellis show VNET` lists it.",
+			"With NODE, all that is set is set at that node's end alone; the end of a LAN can be",
+			"pulled so, while the others keep their carriers."),
 		Example: lines(
 			"  trellis link set abilene denver-seattle --rate 10mbit",
 			"  trellis link set abilene denver-seattle --delay 20ms --jitter 2ms --loss 0.1%",
 			"  trellis link set abilene denver-seattle --rate none --loss 0",
-			"  trellis link set abilene denver-seattle --down"),
-		Args: exactly("VNET", "LINK"),
+			"  trellis link set abilene denver-seattle --down",
+			"  trellis link set office exchange alice --down"),
+		Args: between(2, "VNET", "LINK", "NODE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			msg := &trellisv1.SetLinkRequest{Vnet: args[0], Link: args[1]}
+			if len(args) > 2 {
+				node, iface, named := strings.Cut(args[2], ":")
+				if node == "" || named && iface == "" {
+					return usagef("%q names no end of a link; write NODE or NODE:INTERFACE", args[2])
+				}
+				msg.Node, msg.Interface = node, iface
+			}
 			changed := cmd.Flags().Changed
 			if changed("rate") {
 				bits, err := parseRate(rate)
@@ -108,11 +119,17 @@ func newLinkSetCommand(env *Env) *cobra.Command {
 			}
 			view := viewLink(resp.Msg.GetLink(), nil)
 			return env.print(output, view, func(w io.Writer) {
-				var shapes []string
+				var shapes, pulled []string
 				for _, e := range view.Ends {
 					shapes = append(shapes, e.Shape.String())
+					if e.Down {
+						pulled = append(pulled, e.Node+":"+e.Name)
+					}
 				}
 				fmt.Fprintf(w, "%s: %s %s\n", view.Name, view.State, distinct(shapes))
+				if len(pulled) > 0 {
+					fmt.Fprintf(w, "pulled: %s\n", strings.Join(pulled, " "))
+				}
 			})
 		},
 		ValidArgsFunction: completeWith(env, completeLink),

@@ -79,7 +79,11 @@ func (v *networkView) links(fast bool) *table {
 		var ends, shapes []string
 		var packets, fastPackets, drops uint64
 		for _, e := range l.Ends {
-			ends = append(ends, e.Node+":"+e.Name)
+			end := e.Node + ":" + e.Name
+			if e.Down {
+				end += "(down)"
+			}
+			ends = append(ends, end)
 			shapes = append(shapes, e.Shape.String())
 			packets += e.TxPackets
 			fastPackets += e.TxFastPackets
@@ -194,7 +198,11 @@ func (v *nodeView) interfaces() *table {
 	}
 	t := newTable(head...)
 	for _, i := range v.Interfaces {
-		row := []string{i.Name, i.Link, strings.Join(i.Addrs, " "), fmt.Sprint(i.MTU), i.Shape.String(), fmt.Sprint(i.RxPackets)}
+		link := i.Link
+		if i.Down {
+			link += " (down)"
+		}
+		row := []string{i.Name, link, strings.Join(i.Addrs, " "), fmt.Sprint(i.MTU), i.Shape.String(), fmt.Sprint(i.RxPackets)}
 		if fast {
 			row = append(row, share(i.RxFastPackets, i.RxPackets))
 		}

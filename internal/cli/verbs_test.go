@@ -390,6 +390,21 @@ func TestSetLinkSendsOnlyNamedFields(t *testing.T) {
 	}
 }
 
+func TestSetLinkNamesAnEnd(t *testing.T) {
+	f, env := startFake(t)
+	env.run("link", "set", "triangle", "ab", "a:eth1", "--down")
+	if r := f.setLink; r == nil || r.Node != "a" || r.Interface != "eth1" || !r.GetDown() {
+		t.Errorf("sent %v", r)
+	}
+	env.run("link", "set", "triangle", "ab", "b", "--up")
+	if r := f.setLink; r.Node != "b" || r.Interface != "" || r.Down == nil || *r.Down {
+		t.Errorf("sent %v", r)
+	}
+	for _, end := range []string{"", ":eth1", "a:"} {
+		env.wantError(2, "names no end of a link", "link", "set", "triangle", "ab", end, "--down")
+	}
+}
+
 func TestGraphOfNetworkAndFileAgree(t *testing.T) {
 	f, env := startFake(t)
 	file := env.file("t.yaml", triangle)

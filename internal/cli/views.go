@@ -76,6 +76,7 @@ type ifaceView struct {
 	Shape     shapeView `json:"shape"` // of what the node sends
 	Receive   shapeView `json:"receive,omitzero"`
 	Cost      int       `json:"cost,omitempty"`
+	Down      bool      `json:"down,omitempty"`   // of a LAN: this end alone has no carrier
 	Host      string    `json:"host,omitempty"`   // substrate node
 	Device    string    `json:"device,omitempty"` // in the root context
 	RxPackets uint64    `json:"rxPackets"`
@@ -247,7 +248,7 @@ func viewLink(l *trellisv1.Link, status *trellisv1.LinkStatus) linkView {
 		view.Ends = append(view.Ends, ifaceView{
 			Node: e.GetNode(), Name: e.GetName(), Link: l.GetName(), MAC: e.GetMac(), MTU: int(e.GetMtu()),
 			Addrs: append([]string{}, e.GetAddrs()...), Shape: viewShape(e.GetTx()), Receive: viewShape(e.GetRx()),
-			Cost: int(e.GetCost()), Host: p.GetHost(), Device: p.GetDevice(),
+			Cost: int(e.GetCost()), Down: e.GetDown(), Host: p.GetHost(), Device: p.GetDevice(),
 			RxPackets: p.GetRxPackets(), RxBytes: p.GetRxBytes(), TxPackets: p.GetTxPackets(), TxBytes: p.GetTxBytes(),
 			RxFastPackets: p.GetRxFastPackets(), RxFastBytes: p.GetRxFastBytes(),
 			TxFastPackets: p.GetTxFastPackets(), TxFastBytes: p.GetTxFastBytes(),

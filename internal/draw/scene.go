@@ -128,7 +128,7 @@ func (s *scene) addLAN(l *vnet.Link, index map[string]int, o Options) {
 			if text := shapeText(e.Tx); text != "" {
 				title += "\nsends " + text
 			}
-			s.edges = append(s.edges, edge{a: n, b: at, label: shapeText(e.Tx), title: title, down: l.Down, ends: [2]string{endText(e, o)}})
+			s.edges = append(s.edges, edge{a: n, b: at, label: shapeText(e.Tx), title: title, down: l.EndDown(i), ends: [2]string{endText(e, o)}})
 		}
 	}
 }
@@ -222,6 +222,9 @@ func linkTitle(l *vnet.Link) string {
 	for i := range l.Endpoints {
 		e := &l.Endpoints[i]
 		words := []string{endName(e)}
+		if e.Down {
+			words = append(words, "down")
+		}
 		for _, a := range e.Addrs {
 			words = append(words, a.String())
 		}

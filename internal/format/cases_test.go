@@ -18,6 +18,8 @@ var goodYAML = []yamlCase{
 	{name: "the smallest", yaml: "name: x\nnodes: {a: }\n"},
 	{name: "what is meant to be there twice", yaml: "name: x\nnodes: {a: {anycast: 192.0.2.1}, b: {anycast: 192.0.2.1}, h: {kind: host}, i: {kind: host}}\nlinks:\n  - {endpoints: [{node: a, addresses: 192.168.1.1/24}, h], overlap: true}\n  - {endpoints: [{node: b, addresses: 192.168.1.1/24}, {node: i, addresses: 192.168.1.0/23}], overlap: true}\n"},
 	{name: "links in every form", yaml: "name: x\nnodes: {a: {}, b: {}, c: {}}\nlinks:\n  - [a, b]\n  - [\"a:wan0\", \"b:eth9\"]\n  - endpoints: [a, c]\n  - endpoints: [{node: a}, {node: b, interface: e0, mac: '02:00:00:00:00:01', mtu: 1400, addresses: [192.0.2.1/24, '2001:db8::1/64'], cost: 3}]\n  - {name: hub, type: lan, endpoints: [a, b, {node: c, rate: {up: 1mbit, down: 2mbit}}], delay: 3ms}\n"},
+	{name: "a node by several interfaces", yaml: two + "links:\n  - {endpoints: [a, a, b], type: lan}\n  - {endpoints: ['a:x1', 'a:x2', b, 'b:x9'], type: lan}\n"},
+	{name: "ends of a LAN that are pulled", yaml: two + "links:\n  - {endpoints: [{node: a, state: down}, {node: b, down: false}], type: lan}\n"},
 	{name: "links with every key", yaml: two + "links:\n  - {endpoints: [a, b], name: l, type: p2p, state: down, rate: 1.5gbit, delay: 12ms, jitter: 300us, loss: 0.1%, mtu: 9000, cost: 10}\n  - {endpoints: [a, b], down: true, rate: {up: 1mbit}, delay: {down: 1ms}, loss: 0.001}\n  - {endpoints: [a, b], down: false, rate: unlimited}\n"},
 	{name: "a node with every key", yaml: `name: x
 nodes:
@@ -100,6 +102,9 @@ var badYAML = []yamlCase{
 		`6: node "b": sysctl net.ipv4.conf.eth1.rp_filter is of the interface eth1, which the node does not have; name one that a link gives the node: wan0`,
 		`11: node "a": sysctl net.mpls.conf.eth2.input is of the interface eth2, which the node does not have; name one that a link gives the node: eth1`,
 	}},
+	{name: "no free address in a subnet of the node's own configuration", semantic: true, yaml: "name: x\nnodes: {a: {files: {/etc/frr/frr.conf: {content: \"interface eth1\\n ip address 192.0.2.1/30\\n\"}}}, b: , c: }\nlinks:\n  - {type: lan, endpoints: [a, b,\n      c]}\n", want: []string{
+		`5: no free address in 192.0.2.0/30 for node "c" on link "lan-a"; name an address for that end, or use a larger subnet`}},
+	{name: "one end of a point-to-point link pulled", semantic: true, yaml: two + "links:\n  - endpoints: [{node: a, state: down}, b]\n", want: []string{"4: a:eth1 alone is down, which only ends of a LAN may be; say `state: down` of the link"}},
 	{name: "a list", yaml: "[a]\n", want: []string{"1: the network must be a mapping, not a list; write it as `key: value` lines"}},
 	{name: "unknown key", yaml: "name: x\nroutng: ospf\nnodes: {a: {}}\n", want: []string{`2: unknown key "routng" in the network; did you mean "routing"?`}},
 	{name: "unknown key, nothing near", yaml: "name: x\ntopology: {}\nnodes: {a: {}}\n", want: []string{`2: unknown key "topology" in the network; the keys are name, routing, addressing, defaults, nodes, links`}},
@@ -160,7 +165,7 @@ var badYAML = []yamlCase{
 	{name: "interface named twice", yaml: two + "links:\n  - [\"a:e0\", b]\n  - [\"a:e0\", b]\n", semantic: true, want: []string{`5: interface a:e0 is used twice, by links "a-b" and "a-b-2"; name another interface, or none`}},
 	{name: "bad interface names", yaml: two + "links:\n  - [\"a:lo\", \"b:averyveryverylong\"]\n", want: []string{`4: interface name "lo" of node "a" is reserved; `, `4: interface name "averyveryverylong" of node "b" is longer than 15 bytes; `}},
 	{name: "link named twice", yaml: two + "links:\n  - {name: l, endpoints: [a, b]}\n  - {name: l, endpoints: [a, b]}\n", semantic: true, want: []string{`5: link "l" is there twice (links 1 and 2); give every link a name of its own`}},
-	{name: "link to itself", yaml: two + "links:\n  - [a, a]\n", semantic: true, want: []string{`4: node "a" is on link "a-a" twice; join different nodes`}},
+	{name: "link to itself", yaml: two + "links:\n  - [a, a]\n", semantic: true, want: []string{`4: node "a" is on link "a-a" twice; join different nodes, or say type: lan`}},
 	{name: "three ends", yaml: "name: x\nnodes: {a: {}, b: {}, c: {}}\nlinks:\n  - [a, b, c]\n", want: []string{`4: link "a-b" has 3 ends, a point-to-point link has two; name two ends, or say type: lan`}},
 	{name: "no ends", yaml: two + "links:\n  - {name: l}\n", want: []string{`4: link "l" has no endpoints; add endpoints: [a, b]`}},
 	{name: "address twice", yaml: "name: x\nnodes: {a: {}, b: {}, c: {}}\nlinks:\n  - [{node: a, addresses: 192.0.2.1/24}, b]\n  - [{node: a, addresses: 192.0.2.1/25}, c]\n", semantic: true, want: []string{
@@ -228,7 +233,7 @@ var badYAML = []yamlCase{
 		`4: node "b": cpu 5000 is out of range; `,
 		`8: unknown key "dely" in link 2; did you mean "delay"?`,
 		`9: link "b-y" ends at node "y", which does not exist; `,
-		`10: node "c" is on link "c-c" twice; join different nodes`}},
+		`10: node "c" is on link "c-c" twice; join different nodes, or say type: lan`}},
 	{name: "nothing follows from nodes that cannot be read", yaml: "name: x\nnodez: {a: {}}\nlinks:\n  - [a, b]\n  - {endpoints: [a, b], rate: 5}\n", want: []string{
 		`2: unknown key "nodez" in the network; did you mean "nodes"?`,
 		`5: link 2: rate: rate "5" has no unit; `}},

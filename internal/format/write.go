@@ -302,6 +302,9 @@ func link(l *vnet.Link, k linkKeep) *element {
 		if !onLink {
 			addShape(long, lan, e.Tx, e.Rx)
 		}
+		if e.Down {
+			long.add("state", text("down"))
+		}
 		if len(long.Content) > 0 {
 			full := newMapping().flow()
 			full.add("node", text(e.Node))

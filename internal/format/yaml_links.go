@@ -98,16 +98,7 @@ func (r *yamlReader) link(n *yaml.Node, what string) linkSpec {
 		case "type":
 			s.typ = vnet.LinkType(r.word(p.Value, what+": type", linkTypes))
 		case "state", "down":
-			if stated {
-				r.Fail(p.At, "keep one of them", "%s says both state and down", what)
-			}
-			stated = true
-			words := states
-			if p.Key == "down" {
-				words = truths
-			}
-			t := r.word(p.Value, what+": "+p.Key, words)
-			s.down = t == "down" || t == "true"
+			s.down = r.state(p, what, &stated)
 		case "overlap":
 			s.overlap = r.word(p.Value, what+": overlap", truths) == "true"
 		default:
@@ -118,6 +109,20 @@ func (r *yamlReader) link(n *yaml.Node, what string) linkSpec {
 		r.Fail(n, "add endpoints: [a, b]", "%s has no endpoints", what)
 	}
 	return s
+}
+
+// state reads state: up or down, or down: true or false. One of them may be there.
+func (r *yamlReader) state(p yamlfile.Pair, what string, stated *bool) (down bool) {
+	if *stated {
+		r.Fail(p.At, "keep one of them", "%s says both state and down", what)
+	}
+	*stated = true
+	words := states
+	if p.Key == "down" {
+		words = truths
+	}
+	t := r.word(p.Value, what+": "+p.Key, words)
+	return t == "down" || t == "true"
 }
 
 // commonKey reads a key that links, ends and defaults share.
@@ -207,6 +212,7 @@ func (r *yamlReader) endpoints(n *yaml.Node, what string) []endSpec {
 }
 
 func (r *yamlReader) longEndpoint(n *yaml.Node, who string, end *endSpec) {
+	stated := false
 	for _, p := range r.Mapping(n, who, endpointKeys) {
 		what := who + ": " + p.Key
 		end.lines[p.Key] = p.At.Line
@@ -234,6 +240,8 @@ func (r *yamlReader) longEndpoint(n *yaml.Node, who string, end *endSpec) {
 				}
 				end.e.Addrs = append(end.e.Addrs, prefix)
 			}
+		case "state", "down":
+			end.e.Down = r.state(p, who, &stated)
 		default:
 			r.commonKey(p, who, &end.shape, &end.mtu, &end.cost)
 		}
@@ -268,7 +276,7 @@ func (r *yamlReader) resolveLink(at string, s, def linkSpec) vnet.Link {
 		end := &s.ends[i]
 		where := fmt.Sprintf("%s.endpoints[%d]", at, i)
 		r.lines[where] = end.line
-		for key, field := range map[string]string{"mac": ".mac", "addresses": ".addrs", "interface": ".name"} {
+		for key, field := range map[string]string{"mac": ".mac", "addresses": ".addrs", "interface": ".name", "state": ".down", "down": ".down"} {
 			if line, ok := end.lines[key]; ok {
 				r.lines[where+field] = line
 			}

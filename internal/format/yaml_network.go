@@ -29,7 +29,7 @@ var (
 	shapeKeys       = []string{"rate", "delay", "jitter", "loss"}
 	linkDefaultKeys = append([]string{"mtu", "cost", "addressing", "routing"}, shapeKeys...)
 	linkKeys        = append([]string{"endpoints", "name", "type", "state", "down", "overlap"}, linkDefaultKeys...)
-	endpointKeys    = append([]string{"node", "interface", "mac", "mtu", "addresses", "cost"}, shapeKeys...)
+	endpointKeys    = append([]string{"node", "interface", "mac", "mtu", "addresses", "cost", "state", "down"}, shapeKeys...)
 	directionKeys   = []string{"up", "down"}
 )
 

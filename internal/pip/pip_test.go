@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -271,6 +272,47 @@ func TestSetLinkLastsUntilAdmit(t *testing.T) {
 	}
 	if _, _, err := p.SetLink(t.Context(), "x", "nolink", LinkChange{Down: &down}, nil); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("unknown link: %v", err)
+	}
+}
+
+// The cables of a LAN's ends are pulled and plugged one by one, or together.
+func TestEndsOfALANArePulled(t *testing.T) {
+	down, up := true, false
+	l := &vnet.Link{Name: "seg", Type: vnet.LAN, Endpoints: []vnet.Interface{{Node: "a", Name: "eth1"}, {Node: "b", Name: "eth1"}, {Node: "b", Name: "eth2"}}}
+	for _, c := range []struct {
+		node, iface string
+		down        *bool
+		want        []bool
+	}{
+		{"a", "", &down, []bool{true, false, false}},
+		{"b", "eth2", &down, []bool{true, false, true}},
+		{"a", "eth1", &up, []bool{false, false, true}},
+		{"", "", &up, []bool{false, false, false}},
+		{"", "", &down, []bool{true, true, true}},
+		{"b", "eth1", &up, []bool{true, false, true}},
+	} {
+		if err := (LinkChange{Node: c.node, Interface: c.iface, Down: c.down}).apply(l); err != nil {
+			t.Fatal(err)
+		}
+		if got := carriers(l); !slices.Equal(got, c.want) {
+			t.Errorf("%s:%s, down %v: ends are down: %v, want %v", c.node, c.iface, *c.down, got, c.want)
+		}
+	}
+	wire := &vnet.Link{Name: "ab", Type: vnet.PointToPoint, Endpoints: []vnet.Interface{{Node: "a", Name: "eth1"}, {Node: "b", Name: "eth1"}}}
+	for _, c := range []struct {
+		on          *vnet.Link
+		node, iface string
+		what        string
+	}{
+		{l, "c", "", "is not on link seg"}, {l, "b", "", "b:eth1 and b:eth2"}, {l, "a", "eth2", "but a:eth1 is"}, {wire, "a", "", "point-to-point"},
+	} {
+		if err := (LinkChange{Node: c.node, Interface: c.iface, Down: &down}).apply(c.on); err == nil || !strings.Contains(err.Error(), c.what) {
+			t.Errorf("%s:%s of %s: %v, want %q", c.node, c.iface, c.on.Name, err, c.what)
+		}
+	}
+	rate := uint64(1e6)
+	if err := (LinkChange{Node: "a", Rate: &rate}).apply(wire); err != nil || wire.Endpoints[0].Tx.Rate != rate || wire.Endpoints[1].Tx.Rate != 0 {
+		t.Errorf("a rate of one end: %+v, %v", wire.Endpoints, err)
 	}
 }
 

@@ -3,6 +3,7 @@ package pip
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -108,6 +109,11 @@ func TestReshapeIsAsCompiled(t *testing.T) {
 			{"slower", "bc", LinkChange{Rate: &rate, Delay: &delay}, "h1 h2", false},
 			{"slower", "lan", LinkChange{Rate: &rate, Delay: &delay}, "h1 h2", false},
 			{"up as it was", "ab", LinkChange{Down: &up}, "h1", false},
+			{"one end down", "lan", LinkChange{Node: "b", Down: &down}, "h1 h2", false},
+			{"another end slower", "lan", LinkChange{Node: "c", Rate: &rate}, "h1 h2", false},
+			{"down", "lan", LinkChange{Down: &down}, "h1 h2", false},
+			{"one end up", "lan", LinkChange{Node: "a", Down: &up}, "h1 h2", false},
+			{"up", "lan", LinkChange{Down: &up}, "h1 h2", false},
 			{"down", "lan", LinkChange{Down: &down}, "h1 h2", false},
 			{"down", "ab", LinkChange{Down: &down}, "h1", true},
 			{"up and faster", "ab", LinkChange{Rate: new(uint64), Down: &up}, "h1", true},
@@ -118,13 +124,15 @@ func TestReshapeIsAsCompiled(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			before := v.Link(c.link).Down
-			c.change.apply(v.Link(c.link))
+			before := carriers(v.Link(c.link))
+			if err := c.change.apply(v.Link(c.link)); err != nil {
+				t.Fatal(err)
+			}
 			compiled, err := plan.Compile(v, a)
 			if err != nil {
 				t.Fatal(err)
 			}
-			compilers := protocol == vnet.Static && v.Link(c.link).Down != before
+			compilers := protocol == vnet.Static && !slices.Equal(carriers(v.Link(c.link)), before)
 			if ok := plan.Reshape(patched, v, c.link, a.Placement); ok == compilers {
 				t.Errorf("%s: done is %v", what, ok)
 			}
@@ -145,6 +153,15 @@ func TestReshapeIsAsCompiled(t *testing.T) {
 			}
 		}
 	}
+}
+
+// carriers says which ends of a link are down.
+func carriers(l *vnet.Link) []bool {
+	down := make([]bool, len(l.Endpoints))
+	for i := range down {
+		down[i] = l.EndDown(i)
+	}
+	return down
 }
 
 // threeNodes is a network of a, b and c, in a row and on a LAN, with c on another

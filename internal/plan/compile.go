@@ -142,7 +142,7 @@ func (c *compilation) addLink(l *vnet.Link) error {
 		devices[i] = DeviceName(PortDevice, instance, c.v.Name, e.Node+":"+e.Name)
 		port := Port{
 			Name: e.Name, Device: devices[i], MAC: e.MAC, MTU: e.MTU,
-			Addrs: e.Addrs, Link: l.Name, Down: l.Down,
+			Addrs: e.Addrs, Link: l.Name, Down: l.EndDown(i),
 		}
 		port.Egress, port.Ingress = shapes(l, i, crosses)
 		c.ports[e.Node] = append(c.ports[e.Node], port)

@@ -74,7 +74,7 @@ func (g *groups) join() {
 		for j := range l.Endpoints {
 			at := g.index[l.Endpoints[j].Node]
 			n := &g.v.Nodes[at]
-			if !n.Kind.Traits().Forwards || n.Routing.Protocol == vnet.None || len(g.addrs(&l.Endpoints[j])) == 0 {
+			if l.EndDown(j) || !n.Kind.Traits().Forwards || n.Routing.Protocol == vnet.None || len(g.addrs(&l.Endpoints[j])) == 0 {
 				continue
 			}
 			if gateway < 0 {
@@ -91,7 +91,7 @@ func (g *groups) join() {
 		}
 		for j := range l.Endpoints {
 			at := g.index[l.Endpoints[j].Node]
-			if addrs := g.addrs(&l.Endpoints[j]); !g.v.Nodes[at].Kind.Traits().Routes && g.hosts[at] == nil && len(addrs) > 0 {
+			if addrs := g.addrs(&l.Endpoints[j]); !g.v.Nodes[at].Kind.Traits().Routes && g.hosts[at] == nil && len(addrs) > 0 && !l.EndDown(j) {
 				g.hosts[at] = slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return g.shared[a] })
 				g.sets.Join(gateway, at)
 			}

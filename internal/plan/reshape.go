@@ -15,7 +15,7 @@ func Reshape(plans map[string]*Plan, v *vnet.VNet, link string, placement map[st
 	l := v.Link(link)
 	carrier := false
 	for _, p := range plans {
-		p.portsOf(l, func(_ *Node, port *Port, _ int) { carrier = carrier || port.Down != l.Down })
+		p.portsOf(l, func(_ *Node, port *Port, end int) { carrier = carrier || port.Down != l.EndDown(end) })
 	}
 	if carrier && slices.ContainsFunc(v.Nodes, func(n vnet.Node) bool { return n.Routing.Protocol == vnet.Static }) {
 		return false
@@ -24,7 +24,7 @@ func Reshape(plans map[string]*Plan, v *vnet.VNet, link string, placement map[st
 	for _, p := range plans {
 		p.Scope = []string{}
 		p.portsOf(l, func(_ *Node, port *Port, end int) {
-			port.Down = l.Down
+			port.Down = l.EndDown(end)
 			port.Egress, port.Ingress = shapes(l, end, crosses)
 			p.Scope = append(p.Scope, port.Device)
 		})

@@ -38,7 +38,7 @@ func (r *router) sessions() []session {
 				continue
 			}
 			for _, f := range []family{ipv4, ipv6} {
-				if our, their, ok := facing(p.Interface, q.Interface, f); ok {
+				if our, their, ok := p.faces(q, f); ok {
 					list = append(list, session{
 						family: f, local: our, remote: their, peer: q.node, port: p, internal: internal,
 						client: internal && r.reflects(q.node), timers: p.timers(vnet.BGP),

@@ -57,6 +57,9 @@ func newGraph(v *vnet.VNet, f family) *graph {
 		}
 		base := len(g.subnets)
 		for ei := range l.Endpoints {
+			if l.EndDown(ei) {
+				continue
+			}
 			e := &l.Endpoints[ei]
 			for _, a := range attachable(e, f) {
 				local = g.subnets[base:]

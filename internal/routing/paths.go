@@ -28,10 +28,12 @@ type paths struct {
 }
 
 // attached is the source's cheapest attachment to a subnet. The edges of the
-// subnet number its first hops, from base on.
+// subnet number its first hops, from base on; and from each of more on, where the
+// source is on the subnet by several interfaces of that cost.
 type attached struct {
 	base int32
 	cost int32
+	more []int32
 }
 
 // item is a vertex waiting at a distance.
@@ -77,10 +79,17 @@ func (p *paths) enumerate() {
 	p.hops = nil
 	clear(p.direct)
 	for _, out := range p.g.at(p.source) {
-		if a, ok := p.direct[out.to]; ok && a.cost <= out.cost {
+		a, again := p.direct[out.to]
+		base := int32(len(p.hops))
+		switch {
+		case again && a.cost < out.cost:
 			continue
+		case again && a.cost == out.cost:
+			a.more = append(a.more, base)
+		default:
+			a = attached{base: base, cost: out.cost}
 		}
-		p.direct[out.to] = attached{base: int32(len(p.hops)), cost: out.cost}
+		p.direct[out.to] = a
 		for _, back := range p.g.at(out.to) {
 			p.hops = append(p.hops, NextHop{Gateway: back.addr, Interface: out.name})
 		}
@@ -124,6 +133,10 @@ func (p *paths) relax(x int32) {
 		if direct {
 			hop := a.base + int32(i)
 			to[hop/64] |= 1 << (hop % 64)
+			for _, base := range a.more {
+				hop := base + int32(i)
+				to[hop/64] |= 1 << (hop % 64)
+			}
 		}
 	}
 }

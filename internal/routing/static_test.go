@@ -37,12 +37,16 @@ func randomNetwork(rng *rand.Rand) *described {
 		for _, i := range rng.Perm(n)[:ends] {
 			nodes = append(nodes, d.Nodes[i].Name)
 		}
+		if kind == vnet.LAN && rng.IntN(3) == 0 { // by two interfaces
+			nodes = append(nodes, nodes[rng.IntN(ends)])
+		}
 		l := d.link(kind, nodes...)
 		l.Down = rng.IntN(10) == 0
 		for i := range l.Endpoints {
 			if rng.IntN(3) == 0 {
 				l.Endpoints[i].Cost = 1 + rng.IntN(3)
 			}
+			l.Endpoints[i].Down = kind == vnet.LAN && rng.IntN(8) == 0
 		}
 	}
 	return d
@@ -62,7 +66,7 @@ func hopsOf(v *vnet.VNet, node string, f family) []hop {
 	for _, l := range v.Links {
 		for _, a := range l.Endpoints {
 			for _, b := range l.Endpoints {
-				if l.Down || a.Node != node || b.Node == node {
+				if l.Down || a.Down || b.Down || a.Node != node || b.Node == node {
 					continue
 				}
 				if _, gateway, ok := facing(&a, &b, f); ok {
@@ -195,9 +199,15 @@ func newWalker(v *vnet.VNet, configs map[string]Config) *walker {
 			continue
 		}
 		for _, a := range l.Endpoints {
+			if a.Down {
+				continue
+			}
 			for _, p := range a.Addrs {
 				w.owner[p.Addr()] = a.Node
 				for _, b := range l.Endpoints {
+					if b.Down {
+						continue
+					}
 					w.links[b.Node][p.Addr()] = true
 				}
 			}

@@ -56,17 +56,46 @@ type port struct {
 	net  *network
 	self int    // index of this end in ends
 	ends []peer // all ends, shared by the ports of the link
+	// several lists the ends of each node, by their numbers, where one of the link's
+	// nodes has more than one; else it is nil.
+	several map[*vnet.Node][]int
 }
 
-// peers yields the far ends in the order of the link's endpoints.
+// peers yields the ends of other nodes in the order of the link's endpoints. A node
+// that is on a LAN by several interfaces is no neighbour of itself.
 func (p *port) peers() iter.Seq[peer] {
 	return func(yield func(peer) bool) {
-		for i, e := range p.ends {
-			if i != p.self && !yield(e) {
+		for _, e := range p.ends {
+			if e.node != p.ends[p.self].node && !yield(e) {
 				return
 			}
 		}
 	}
+}
+
+// faces gives the addresses of the family, ours and theirs, over which the port's
+// node talks to the end's: of two nodes with several ends on a link one pair of ends
+// talks, the first that shares a subnet, and both nodes find the same.
+func (p *port) faces(q peer, f family) (our, their netip.Addr, ok bool) {
+	mine := p.ends[p.self]
+	if p.several != nil {
+		// The pair whose ends come first in the description, in whichever order.
+		none := len(p.ends)
+		first := [2]int{none, none}
+		for _, i := range p.several[mine.node] {
+			for _, j := range p.several[q.node] {
+				pair := [2]int{min(i, j), max(i, j)}
+				if _, _, ok := facing(p.ends[i].Interface, p.ends[j].Interface, f); ok && slices.Compare(pair[:], first[:]) < 0 {
+					first = pair
+				}
+			}
+		}
+		if i, j := first[0], first[1]; j == none || !(p.ends[i].Interface == mine.Interface && p.ends[j].Interface == q.Interface ||
+			p.ends[j].Interface == mine.Interface && p.ends[i].Interface == q.Interface) {
+			return our, their, false
+		}
+	}
+	return facing(mine.Interface, q.Interface, f)
 }
 
 // peer is an end of a link, with the node that it is on.
@@ -109,7 +138,7 @@ func (p *port) carries(proto vnet.Protocol) bool {
 // speaks reports whether a neighbour on the link may speak the protocol with the
 // port: one that is configured to, or one that brings software of its own.
 func (p *port) speaks(proto vnet.Protocol) bool {
-	if p.link.Routing.Passive || !p.carries(proto) {
+	if p.link.Routing.Passive || !p.carries(proto) || !p.talksForNode() {
 		return false
 	}
 	r := p.ends[p.self].node
@@ -119,6 +148,15 @@ func (p *port) speaks(proto vnet.Protocol) bool {
 		}
 	}
 	return false
+}
+
+// talksForNode reports whether the port is the one by which its node talks on the link:
+// its first. OSPFv3 knows neighbours by their router IDs alone (RFC 5340,
+// section 4.9), and FRR and BIRD lack the rules for two interfaces of one router there:
+// adjacencies would come and go for ever.
+func (p *port) talksForNode() bool {
+	mine := p.several[p.ends[p.self].node]
+	return len(mine) == 0 || mine[0] == p.self
 }
 
 // talks reports whether both nodes are configured to speak the protocol with
@@ -269,12 +307,25 @@ func routers(v *vnet.VNet, l Load) ([]router, error) {
 			}
 			ends[j] = peer{Interface: e, node: &v.Nodes[n]}
 		}
+		several := endsOfNodes(ends)
 		for j, e := range ends {
 			r := &rs[index[e.Node]]
-			r.ports = append(r.ports, port{Interface: e.Interface, link: l, net: net, self: j, ends: ends})
+			r.ports = append(r.ports, port{Interface: e.Interface, link: l, net: net, self: j, ends: ends, several: several})
 		}
 	}
 	return rs, nil
+}
+
+// endsOfNodes lists the ends of each node, where one has several; else it gives nil.
+func endsOfNodes(ends []peer) map[*vnet.Node][]int {
+	of := make(map[*vnet.Node][]int, len(ends))
+	for i, e := range ends {
+		of[e.node] = append(of[e.node], i)
+	}
+	if len(of) == len(ends) {
+		return nil
+	}
+	return of
 }
 
 // survey finds what the whole network shares.

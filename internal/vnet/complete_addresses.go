@@ -15,7 +15,7 @@ func (v *VNet) completeAddresses() Errors {
 	d := drawing{v: v, families: []*family{
 		newFamily(v.Addressing.IPv4, p2pBitsIPv4),
 		newFamily(v.Addressing.IPv6, p2pBitsIPv6),
-	}, addressed: map[string]map[string]bool{}, nodes: make(map[string]*Node, len(v.Nodes))}
+	}, configured: map[string]map[string]configured{}, nodes: make(map[string]*Node, len(v.Nodes))}
 	for _, f := range d.families {
 		for li := range v.Links {
 			if f.pool.IsValid() && v.Links[li].Type == LAN {
@@ -28,8 +28,11 @@ func (v *VNet) completeAddresses() Errors {
 		n := &v.Nodes[i]
 		d.nodes[n.Name] = n
 		if own := n.configuredInterfaces(); len(own) > 0 {
-			d.addressed[n.Name] = own
+			d.configured[n.Name] = own
 		}
+	}
+	d.reserveConfigured()
+	for i := range v.Nodes {
 		d.loopbacks(i)
 	}
 	v.completeRouterIDs()
@@ -44,10 +47,10 @@ type drawing struct {
 	v        *VNet
 	families []*family
 	nodes    map[string]*Node
-	// addressed names the interfaces, by node, that the user's own configuration of
-	// a daemon addresses; they are given nothing besides.
-	addressed map[string]map[string]bool
-	errs      Errors
+	// configured holds, by node and interface, what the user's own configuration of a
+	// daemon says of addresses. What is addressed there is given nothing besides.
+	configured map[string]map[string]configured
+	errs       Errors
 }
 
 // full notes that a pool has no room.
@@ -64,7 +67,7 @@ func (d *drawing) full(f *family, path, what string) {
 func (d *drawing) loopbacks(i int) {
 	n := &d.v.Nodes[i]
 	for _, f := range d.families {
-		if !f.pool.IsValid() || !n.Kind.Traits().Loopback || n.Addressing != AddressesAuto || d.addressed[n.Name]["lo"] ||
+		if !f.pool.IsValid() || !n.Kind.Traits().Loopback || n.Addressing != AddressesAuto || d.configured[n.Name]["lo"].addressed ||
 			slices.ContainsFunc(n.Loopbacks, func(a netip.Addr) bool { return a.Is4() == f.pool.Addr().Is4() }) {
 			continue
 		}
@@ -81,24 +84,15 @@ func (d *drawing) loopbacks(i int) {
 // link draws what the ends of link i lack.
 func (d *drawing) link(i int) {
 	l := &d.v.Links[i]
-	blank, off := 0, 0
-	for ei := range l.Endpoints {
-		switch e := &l.Endpoints[ei]; {
-		case len(e.Addrs) > 0:
-		case d.unaddressed(e):
-			off++
-		default:
-			blank++
-		}
-	}
+	blank, off := d.count(l)
 	switch {
 	case l.Addressing == AddressesUnnumbered:
 		d.borrowLoopbacks(l)
 	case l.Addressing == AddressesNone, blank == 0:
+	case blank+off < len(l.Endpoints) || d.configuresSubnet(l):
+		d.joinSubnets(i)
 	case off > 0 && l.Type != LAN:
 		// Whoever addresses the one end decides about the subnet.
-	case blank+off < len(l.Endpoints):
-		d.errs = append(d.errs, l.joinSubnets(i, d.unaddressed)...)
 	default:
 		for _, f := range d.families {
 			if !f.pool.IsValid() {
@@ -118,10 +112,57 @@ func (d *drawing) link(i int) {
 	}
 }
 
+// count counts the ends of a link that are to be given addresses, and those that name
+// none and are given none.
+func (d *drawing) count(l *Link) (blank, off int) {
+	for ei := range l.Endpoints {
+		switch e := &l.Endpoints[ei]; {
+		case len(e.Addrs) > 0:
+		case d.unaddressed(e):
+			off++
+		default:
+			blank++
+		}
+	}
+	return blank, off
+}
+
+// isShareable reports whether others may have addresses of a configured one's subnet:
+// not of a host address's, and link-local ones are IPv6's own.
+func isShareable(p netip.Prefix) bool {
+	return !p.IsSingleIP() && p.Bits() > 0 && !p.Addr().IsLinkLocalUnicast()
+}
+
+// configuresSubnet reports whether a node's own configuration gives an end of the link
+// an address whose subnet others may share.
+func (d *drawing) configuresSubnet(l *Link) bool {
+	return slices.ContainsFunc(l.Endpoints, func(e Interface) bool {
+		return slices.ContainsFunc(d.configured[e.Node][e.Name].addrs, isShareable)
+	})
+}
+
+// reserveConfigured keeps the subnets that nodes' own configurations say out of what is
+// drawn, where other ends are to join them.
+func (d *drawing) reserveConfigured() {
+	for li := range d.v.Links {
+		l := &d.v.Links[li]
+		if blank, _ := d.count(l); blank == 0 || l.Addressing != AddressesAuto {
+			continue
+		}
+		for _, e := range l.Endpoints {
+			for _, p := range d.configured[e.Node][e.Name].addrs {
+				if isShareable(p) {
+					reservePrefix(d.families, p)
+				}
+			}
+		}
+	}
+}
+
 // unaddressed reports whether an end is given no address.
 func (d *drawing) unaddressed(e *Interface) bool {
 	n := d.nodes[e.Node]
-	return d.v.Addressing.Mode != AddressesAuto || n != nil && n.Addressing != AddressesAuto || d.addressed[e.Node][e.Name]
+	return d.v.Addressing.Mode != AddressesAuto || n != nil && n.Addressing != AddressesAuto || d.configured[e.Node][e.Name].addressed
 }
 
 // borrowLoopbacks gives the ends of an unnumbered link their nodes' IPv4 loopbacks. IPv6
@@ -141,16 +182,7 @@ func (d *drawing) borrowLoopbacks(l *Link) {
 
 // reserve keeps what the description names out of what is drawn.
 func (v *VNet) reserve(families []*family) {
-	add := func(p netip.Prefix) {
-		if !p.IsValid() {
-			return
-		}
-		if p.Addr().Is4() {
-			families[0].space.add(p)
-		} else {
-			families[1].space.add(p)
-		}
-	}
+	add := func(p netip.Prefix) { reservePrefix(families, p) }
 	for i := range v.Nodes {
 		for _, a := range slices.Concat(v.Nodes[i].Loopbacks, v.Nodes[i].Anycast) {
 			if a.IsValid() {
@@ -164,6 +196,16 @@ func (v *VNet) reserve(families []*family) {
 				add(p)
 			}
 		}
+	}
+}
+
+func reservePrefix(families []*family, p netip.Prefix) {
+	switch {
+	case !p.IsValid():
+	case p.Addr().Is4():
+		families[0].space.add(p)
+	default:
+		families[1].space.add(p)
 	}
 }
 
@@ -217,26 +259,43 @@ func (l *Link) assignSubnet(subnet netip.Prefix, unaddressed func(*Interface) bo
 	}
 }
 
-// joinSubnets addresses the ends that name no address on a link where others
-// do: they join the first subnet of each family that is named there.
-func (l *Link) joinSubnets(at int, unaddressed func(*Interface) bool) Errors {
-	var errs Errors
+// joinSubnets addresses the ends that name no address on a link where others do, in the
+// description or in their nodes' own configurations: they join the first subnet of each
+// family that is named there, the description's before a configuration's.
+func (d *drawing) joinSubnets(at int) {
+	l := &d.v.Links[at]
 	taken := map[netip.Addr]bool{}
 	var subnets [2]netip.Prefix
+	join := func(p netip.Prefix) {
+		f := 0
+		if !p.Addr().Is4() {
+			f = 1
+		}
+		if !subnets[f].IsValid() && p.IsValid() {
+			subnets[f] = p.Masked()
+		}
+	}
 	var blank []int
-	for ei, e := range l.Endpoints {
-		if len(e.Addrs) == 0 && !unaddressed(&l.Endpoints[ei]) {
+	for ei := range l.Endpoints {
+		e := &l.Endpoints[ei]
+		if len(e.Addrs) == 0 && !d.unaddressed(e) {
 			blank = append(blank, ei)
 		}
 		for _, p := range e.Addrs {
 			taken[p.Addr()] = true
-			f := 0
-			if !p.Addr().Is4() {
-				f = 1
+			join(p)
+		}
+	}
+	for _, e := range l.Endpoints {
+		own := d.configured[e.Node][e.Name]
+		for _, p := range own.addrs {
+			taken[p.Addr()] = true
+			if isShareable(p) {
+				join(p)
 			}
-			if !subnets[f].IsValid() && p.IsValid() {
-				subnets[f] = p.Masked()
-			}
+		}
+		for _, a := range own.shared {
+			taken[a] = true
 		}
 	}
 	for _, subnet := range subnets {
@@ -247,7 +306,7 @@ func (l *Link) joinSubnets(at int, unaddressed func(*Interface) bool) Errors {
 			e := &l.Endpoints[ei]
 			p, ok := host(subnet, taken, e.Node)
 			if !ok {
-				errs = append(errs, Error{
+				d.errs = append(d.errs, Error{
 					Path:   fmt.Sprintf("links[%d].endpoints[%d]", at, ei),
 					What:   fmt.Sprintf("no free address in %s for node %q on link %q", subnet, e.Node, l.Name),
 					Remedy: "name an address for that end, or use a larger subnet",
@@ -257,5 +316,4 @@ func (l *Link) joinSubnets(at int, unaddressed func(*Interface) bool) Errors {
 			e.Addrs = append(e.Addrs, p)
 		}
 	}
-	return errs
 }

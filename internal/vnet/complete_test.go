@@ -336,6 +336,32 @@ func TestComponents(t *testing.T) {
 	}
 }
 
+// A node on a LAN by two interfaces has two of everything, and is no neighbour of itself.
+func TestSeveralEndsOfANode(t *testing.T) {
+	v := mustComplete(t, describe("a b", "seg=a a b"))
+	ends := v.Links[0].Endpoints
+	if ends[0].Name != "eth1" || ends[1].Name != "eth2" || ends[0].MAC == ends[1].MAC {
+		t.Errorf("ends %+v", ends)
+	}
+	for i := range ends {
+		if len(ends[i].Addrs) != 2 || ends[i].Addrs[0].Masked() != ends[2].Addrs[0].Masked() || i > 0 && ends[i].Addrs[0] == ends[0].Addrs[0] {
+			t.Errorf("%s:%s has the addresses %v", ends[i].Node, ends[i].Name, ends[i].Addrs)
+		}
+	}
+	// What is alone there keeps its address when another end of its node comes.
+	alone := mustComplete(t, describe("a b", "seg=a b b")).Links[0].Endpoints
+	if !slices.Equal(alone[0].Addrs, ends[0].Addrs) || !slices.Equal(alone[1].Addrs, ends[2].Addrs) {
+		t.Errorf("addresses %v and %v have become %v and %v", ends[0].Addrs, ends[2].Addrs, alone[0].Addrs, alone[1].Addrs)
+	}
+	if diff := cmp.Diff([]Neighbor{{Node: "b", Local: 0, Remote: 2}, {Node: "b", Local: 1, Remote: 2}}, v.Adjacency()["a"]); diff != "" {
+		t.Error(diff)
+	}
+	wire := describe("a", "a a")
+	if err := errors.Join(wire.Complete(), wire.Validate()); err == nil || !strings.Contains(err.Error(), "type: lan") {
+		t.Errorf("a point-to-point link from a node to itself: %v", err)
+	}
+}
+
 const promised = `[10.110.241.132 fd00::3e99:bc71] 10.110.241.132 4203410062
 a-b a:eth1 52:ee:1d:20:7f:a3 [10.160.60.52/31 fd00::8000:0:1:7014:abec/127]
 a-b b:eth1 6a:86:3a:e8:95:49 [10.160.60.53/31 fd00::8000:0:1:7014:abed/127]

@@ -1,6 +1,7 @@
 package vnet
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 )
@@ -20,8 +21,8 @@ type DaemonKind struct {
 	// Unnumbered lists the protocols that it speaks over links without subnets.
 	Unnumbered []Protocol
 
-	configures func(path string) bool     // a file of that path is its configuration
-	addressed  func(text string) []string // interfaces that a configuration gives addresses to; nil: not read
+	configures func(path string) bool         // a file of that path is its configuration
+	addressed  func(text string) []ownAddress // addresses that a configuration gives to interfaces; nil: not read
 }
 
 // DaemonKinds lists what routing software there is. The first whose configuration a
@@ -116,17 +117,40 @@ func (n *Node) configuredDaemons() []*DaemonKind {
 	return own
 }
 
-// configuredInterfaces names the interfaces that the node's own configurations
-// give addresses to.
-func (n *Node) configuredInterfaces() map[string]bool {
-	found := map[string]bool{}
+// ownAddress is one that a node's own configuration of a daemon gives an interface.
+type ownAddress struct {
+	iface  string
+	prefix netip.Prefix // the zero value where it is not known
+	// shared says that routers share it (VRRP): it is taken, but not the interface's.
+	shared bool
+}
+
+// configured are the addresses of an interface that the node's own configurations say.
+type configured struct {
+	addressed bool           // it is given one there
+	addrs     []netip.Prefix // those that are known
+	shared    []netip.Addr
+}
+
+// configuredInterfaces gives what the node's own configurations say of addresses, by
+// interface.
+func (n *Node) configuredInterfaces() map[string]configured {
+	found := map[string]configured{}
 	for _, k := range DaemonKinds {
 		for i := range n.Files {
 			if k.addressed == nil || !k.configures(n.Files[i].Path) {
 				continue
 			}
-			for _, name := range k.addressed(string(n.Files[i].Content)) {
-				found[name] = true
+			for _, a := range k.addressed(string(n.Files[i].Content)) {
+				c := found[a.iface]
+				switch {
+				case a.shared:
+					c.shared = append(c.shared, a.prefix.Addr())
+				case a.prefix.IsValid():
+					c.addrs = append(c.addrs, a.prefix)
+				}
+				c.addressed = c.addressed || !a.shared
+				found[a.iface] = c
 			}
 		}
 	}

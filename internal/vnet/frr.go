@@ -1,6 +1,7 @@
 package vnet
 
 import (
+	"net/netip"
 	"path"
 	"strings"
 )
@@ -30,9 +31,9 @@ func isFRRConfig(p string) bool {
 	return dir == FRRDirectory+"/" && (name == "daemons" || strings.HasSuffix(name, ".conf") && name != "vtysh.conf")
 }
 
-// frrAddressed names the interfaces that a configuration of FRR gives addresses to.
-func frrAddressed(text string) []string {
-	var found []string
+// frrAddressed finds the interfaces that a configuration of FRR gives addresses to.
+func frrAddressed(text string) []ownAddress {
+	var found []ownAddress
 	current := ""
 	for line := range strings.Lines(text) {
 		words := strings.Fields(line)
@@ -41,8 +42,15 @@ func frrAddressed(text string) []string {
 			current = words[1]
 		case len(words) > 0 && line[0] != ' ' && line[0] != '\t' && line[0] != '!':
 			current = "" // another context
-		case current != "" && len(words) >= 3 && (FRRCommand(line, "ip address") || FRRCommand(line, "ipv6 address")):
-			found = append(found, current)
+		case current == "" || len(words) < 3:
+		case FRRCommand(line, "ip address") || FRRCommand(line, "ipv6 address"):
+			// What is no prefix, as in `ip address ADDRESS peer PREFIX`, has no subnet to share.
+			p, _ := netip.ParsePrefix(words[2])
+			found = append(found, ownAddress{iface: current, prefix: p})
+		case words[0] == "vrrp" && len(words) >= 4 && (words[2] == "ip" || words[2] == "ipv6"):
+			if a, err := netip.ParseAddr(words[3]); err == nil {
+				found = append(found, ownAddress{iface: current, prefix: netip.PrefixFrom(a, a.BitLen()), shared: true})
+			}
 		}
 	}
 	return found
@@ -54,8 +62,8 @@ func frrAddressed(text string) []string {
 func FRRCommand(line, command string) bool {
 	words := strings.Fields(line)
 	for i, full := range strings.Fields(command) {
-		if i >= len(words) || !strings.HasPrefix(full, words[i]) || full == "ipv6" && words[i] == "ip" {
-			return false
+		if i >= len(words) || !strings.HasPrefix(full, words[i]) || full == "ipv6" && words[i] == "ip" || full == "router-id" && words[i] == "router" {
+			return false // or a word of its own
 		}
 	}
 	return true

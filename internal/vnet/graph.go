@@ -20,6 +20,9 @@ func (v *VNet) Link(name string) *Link {
 	return nil
 }
 
+// EndDown reports whether an end of the link has no carrier: with the link, or alone.
+func (l *Link) EndDown(end int) bool { return l.Down || l.Endpoints[end].Down }
+
 // Neighbor is one way from a node to another over one link.
 type Neighbor struct {
 	Node   string // at the far end
@@ -29,14 +32,15 @@ type Neighbor struct {
 }
 
 // Adjacency lists each node's neighbours in the order of the links, over links
-// that are up or down alike. Every two ends of a LAN are neighbours.
+// that are up or down alike. Every two ends of a LAN are neighbours, but those of
+// one node.
 func (v *VNet) Adjacency() map[string][]Neighbor {
 	adj := make(map[string][]Neighbor, len(v.Nodes))
 	for li := range v.Links {
 		ends := v.Links[li].Endpoints
 		for a := range ends {
 			for b := range ends {
-				if a != b {
+				if ends[a].Node != ends[b].Node {
 					adj[ends[a].Node] = append(adj[ends[a].Node], Neighbor{Node: ends[b].Node, Link: li, Local: a, Remote: b})
 				}
 			}

@@ -8,12 +8,13 @@ import "strconv"
 // running network does not rename, and with it make anew, the interfaces that
 // come after it in the file. Both networks are complete.
 func (v *VNet) KeepInterfaceNames(old *VNet) {
-	type end struct{ link, node string } // a node is on a link once
-	was := map[end]string{}
+	type end struct{ link, node string }
+	was := map[end][]string{} // of the ends that a node has on a LAN, one after the other
 	for i := range old.Links {
 		for _, e := range old.Links[i].Endpoints {
 			if e.Auto {
-				was[end{old.Links[i].Name, e.Node}] = e.Name
+				k := end{old.Links[i].Name, e.Node}
+				was[k] = append(was[k], e.Name)
 			}
 		}
 	}
@@ -33,8 +34,14 @@ func (v *VNet) KeepInterfaceNames(old *VNet) {
 			if !e.Auto {
 				continue
 			}
-			kept, ok := was[end{v.Links[i].Name, e.Node}]
-			if !ok || taken[name{e.Node, kept}] {
+			k := end{v.Links[i].Name, e.Node}
+			if len(was[k]) == 0 {
+				rest = append(rest, e)
+				continue
+			}
+			kept := was[k][0]
+			was[k] = was[k][1:]
+			if taken[name{e.Node, kept}] {
 				rest = append(rest, e)
 				continue
 			}

@@ -65,3 +65,18 @@ func TestKeepInterfaceNames(t *testing.T) {
 		t.Errorf("the interface with an own MAC address is now %+v", e)
 	}
 }
+
+// The ends that a node has on one LAN keep their names one by one.
+func TestKeepNamesOfSeveralEnds(t *testing.T) {
+	running := mustComplete(t, describe("a b", "x=a b", "seg=a a b"))
+	next := mustComplete(t, describe("a b", "seg=a a b"))
+	next.KeepInterfaceNames(running)
+	if e := next.Links[0].Endpoints; e[0].Name != "eth2" || e[1].Name != "eth3" || e[2].Name != "eth2" {
+		t.Errorf("ends %+v", e)
+	}
+	more := mustComplete(t, describe("a b", "seg=a a a b"))
+	more.KeepInterfaceNames(next)
+	if e := more.Links[0].Endpoints; e[0].Name != "eth2" || e[1].Name != "eth3" || e[2].Name != "eth1" {
+		t.Errorf("with another one: %+v", e)
+	}
+}

@@ -1,6 +1,7 @@
 package vnet
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -24,15 +25,16 @@ func TestAddressesOff(t *testing.T) {
 		change                func(*VNet)
 		loopbacks, ends, more string // of a; of a's end; of b's end: families
 	}{
-		"given out":      {func(*VNet) {}, "46", "46", "46"},
-		"network":        {func(v *VNet) { v.Addressing.Mode = AddressesNone }, "", "", ""},
-		"node":           {func(v *VNet) { v.Nodes[0].Addressing = AddressesNone }, "", "", ""},
-		"link":           {func(v *VNet) { v.Links[0].Addressing = AddressesNone }, "46", "", ""},
-		"host":           {func(v *VNet) { v.Nodes[0].Kind = Host }, "", "46", "46"},
-		"unnumbered":     {func(v *VNet) { v.Links[0].Addressing = AddressesUnnumbered }, "46", "4", "4"},
-		"own loopback":   {func(v *VNet) { v.Nodes[0].Files = frrConf("interface lo\n ip address 192.0.2.1/32\n") }, "", "46", "46"},
-		"own interface":  {func(v *VNet) { v.Nodes[0].Files = frrConf("interface eth1\n ip address 192.0.2.1/24\n") }, "46", "", ""},
-		"other contexts": {func(v *VNet) { v.Nodes[0].Files = frrConf("interface eth1\nexit\n ip address 192.0.2.1/24\n") }, "46", "46", "46"},
+		"given out":        {func(*VNet) {}, "46", "46", "46"},
+		"network":          {func(v *VNet) { v.Addressing.Mode = AddressesNone }, "", "", ""},
+		"node":             {func(v *VNet) { v.Nodes[0].Addressing = AddressesNone }, "", "", ""},
+		"link":             {func(v *VNet) { v.Links[0].Addressing = AddressesNone }, "46", "", ""},
+		"host":             {func(v *VNet) { v.Nodes[0].Kind = Host }, "", "46", "46"},
+		"unnumbered":       {func(v *VNet) { v.Links[0].Addressing = AddressesUnnumbered }, "46", "4", "4"},
+		"own loopback":     {func(v *VNet) { v.Nodes[0].Files = frrConf("interface lo\n ip address 192.0.2.1/32\n") }, "", "46", "46"},
+		"own interface":    {func(v *VNet) { v.Nodes[0].Files = frrConf("interface eth1\n ip address 192.0.2.1/24\n") }, "46", "", "4"},
+		"own host address": {func(v *VNet) { v.Nodes[0].Files = frrConf("interface eth1\n ip address 192.0.2.1/32\n") }, "46", "", ""},
+		"other contexts":   {func(v *VNet) { v.Nodes[0].Files = frrConf("interface eth1\nexit\n ip address 192.0.2.1/24\n") }, "46", "46", "46"},
 		"named, none": {func(v *VNet) {
 			v.Addressing.Mode = AddressesNone
 			v.Links[0].Endpoints[0].Addrs = []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}
@@ -68,6 +70,75 @@ func TestAddressesOff(t *testing.T) {
 				t.Errorf("families of a's loopbacks, its end, b's end: %q, want %q", got, want)
 			}
 		})
+	}
+}
+
+// TestOtherEndsJoinConfiguredSubnets checks what the other ends of a link get where a
+// node's own configuration of FRR addresses one.
+func TestOtherEndsJoinConfiguredSubnets(t *testing.T) {
+	const four = "ip address 192.0.2.1/29\n ip address 192.0.2.2/29\n vrrp 5 ip 192.0.2.3"
+	for name, c := range map[string]struct {
+		nodes string
+		conf  map[string]string // lines under eth1, by node
+		named map[string]string // addresses in the description, by node
+		want  string            // of the nodes in order; or the error
+	}{
+		"/31":               {"a b", map[string]string{"a": "ip address 192.0.2.1/31"}, nil, "[] [192.0.2.0/31]"},
+		"/30":               {"a b", map[string]string{"a": "ip address 192.0.2.2/30"}, nil, "[] [192.0.2.1/30]"},
+		"/127":              {"a b", map[string]string{"b": "ipv6 address 2001:db8::/127"}, nil, "[2001:db8::1/127] []"},
+		"both families":     {"a b", map[string]string{"a": "ip address 192.0.2.1/30\n ipv6 address 2001:db8::1/126"}, nil, "[] [192.0.2.2/30 2001:db8::2/126]"},
+		"host addresses":    {"a b", map[string]string{"a": "ip address 192.0.2.1/32\n ipv6 address 2001:db8::1/128"}, nil, "[] []"},
+		"link-local":        {"a b", map[string]string{"a": "ipv6 address fe80::1/64\n ip address 192.0.2.2/30"}, nil, "[] [192.0.2.1/30]"},
+		"a peer":            {"a b", map[string]string{"a": "ip address 192.0.2.1 peer 192.0.2.2/32"}, nil, "[] []"},
+		"several":           {"a b", map[string]string{"a": "ip address 192.0.2.1/32\n ip address 192.0.2.5/30\n ip address 198.51.100.1/24"}, nil, "[] [192.0.2.6/30]"},
+		"both ends":         {"a b", map[string]string{"a": "ip address 192.0.2.1/30", "b": "ip address 192.0.2.2/30"}, nil, "[] []"},
+		"a LAN":             {"a b c", map[string]string{"a": four, "b": "ip address 192.0.2.4/29\n ip address 192.0.2.5/29"}, nil, "[] [] [192.0.2.6/29]"},
+		"the description's": {"a b c", map[string]string{"a": "ip address 192.0.2.1/24\n ipv6 address 2001:db8::1/126"}, map[string]string{"b": "198.51.100.1/30"}, "[] [198.51.100.1/30] [198.51.100.2/30 2001:db8::2/126]"},
+		"full":              {"a b c", map[string]string{"a": "ip address 192.0.2.1/30", "b": "ip address 192.0.2.2/30"}, nil, `links[0].endpoints[2]: no free address in 192.0.2.0/30 for node "c"`},
+		"full /31":          {"a b", map[string]string{"a": "ip address 192.0.2.0/31\n ip address 192.0.2.1/31"}, nil, `links[0].endpoints[1]: no free address in 192.0.2.0/31 for node "b"`},
+		"full /127":         {"a b", map[string]string{"a": "ipv6 address 2001:db8::/127\n ipv6 address 2001:db8::1/127"}, nil, `no free address in 2001:db8::/127 for node "b"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := describe(c.nodes, c.nodes)
+			for i := range v.Nodes {
+				n := v.Nodes[i].Name
+				if lines, ok := c.conf[n]; ok {
+					v.Nodes[i].Files = frrConf("interface eth1\n " + lines + "\n")
+				}
+				if addr, ok := c.named[n]; ok {
+					v.Links[0].Endpoints[i].Addrs = []netip.Prefix{netip.MustParsePrefix(addr)}
+				}
+			}
+			err := v.Complete()
+			if strings.HasPrefix(c.want, "[") {
+				if err == nil {
+					err = v.Validate()
+				}
+				var got []string
+				for _, e := range v.Links[0].Endpoints {
+					got = append(got, fmt.Sprint(e.Addrs))
+				}
+				if err != nil || strings.Join(got, " ") != c.want {
+					t.Errorf("addresses %s, %v; want %s", strings.Join(got, " "), err, c.want)
+				}
+				return
+			}
+			var errs Errors
+			if !errors.As(err, &errs) || !strings.Contains(errs[0].Path+": "+errs[0].What, c.want) {
+				t.Errorf("%v; want %s", err, c.want)
+			}
+		})
+	}
+}
+
+// A subnet that others join is not drawn for another link.
+func TestConfiguredSubnetsAreNotDrawn(t *testing.T) {
+	drawn := mustComplete(t, describe("a b c d", "ab=a b", "cd=c d")).Links[1].Endpoints[0].Addrs[0]
+	v := describe("a b c d", "ab=a b", "cd=c d")
+	v.Nodes[0].Files = frrConf("interface eth1\n ip address " + drawn.String() + "\n")
+	mustComplete(t, v)
+	if got := v.Links[1].Endpoints[0].Addrs[0]; got.Masked() == drawn.Masked() {
+		t.Errorf("link cd has drawn %s, which node a has", got)
 	}
 }
 

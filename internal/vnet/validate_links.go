@@ -53,14 +53,17 @@ func (c *checker) linkEnds(at string, l *Link) {
 	for ei := range l.Endpoints {
 		e := &l.Endpoints[ei]
 		where := fmt.Sprintf("%s.endpoints[%d]", at, ei)
-		if on[e.Node] {
-			c.add(where, "join different nodes", "node %q is on link %q twice", clip(e.Node), clip(l.Name))
+		if on[e.Node] && l.Type == PointToPoint {
+			c.add(where, "join different nodes, or say type: lan", "node %q is on link %q twice", clip(e.Node), clip(l.Name))
 		}
 		on[e.Node] = true
 		if macs[e.MAC] && !e.MAC.IsZero() {
 			c.add(where+".mac", "give each end its own", "MAC address %s is twice on link %q", e.MAC, clip(l.Name))
 		}
 		macs[e.MAC] = true
+		if l.Type == PointToPoint && e.Down {
+			c.add(where+".down", "say `state: down` of the link", "%s:%s alone is down, which only ends of a LAN may be", clip(e.Node), clip(e.Name))
+		}
 		if l.Type == PointToPoint && !e.Rx.IsZero() {
 			c.add(where, "shape the other end's sending direction", "%s:%s shapes what it receives, which only ends of a LAN may", clip(e.Node), clip(e.Name))
 		}

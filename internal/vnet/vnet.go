@@ -181,6 +181,9 @@ type Interface struct {
 	Rx Shape `json:"rx,omitzero"`
 	// Cost is the routing metric of the interface; 0 leaves the protocol's default.
 	Cost int `json:"cost,omitempty"`
+	// Down pulls the cable of this end of a LAN: it has no carrier, the others keep theirs.
+	// Always false on point-to-point links, whose ends have a carrier only together.
+	Down bool `json:"down,omitempty"`
 }
 
 // Shape is what a link does to the frames of one direction. The zero value is

@@ -22,6 +22,10 @@ func (s *Service) SetLink(ctx context.Context, req *connect.Request[trellisv1.Se
 	if c == (pip.LinkChange{}) {
 		return nil, invalid("the request changes nothing; give at least one of rate, delay, jitter, loss, up, down")
 	}
+	if m.Node == "" && m.Interface != "" {
+		return nil, invalid("the request names the interface %q without its node", m.Interface)
+	}
+	c.Node, c.Interface = m.Node, m.Interface
 	began := time.Now()
 	g, link, err := s.provider.SetLink(ctx, m.Vnet, m.Link, c, s.prepare)
 	if err != nil {

@@ -43,7 +43,7 @@ func newAddressBook(v *vnet.VNet, found map[string][]netip.Addr) *addressBook {
 		ends := v.Links[li].Endpoints
 		for i := range ends {
 			for j := range ends {
-				if i == j || announced[ends[i].Node] && announced[ends[j].Node] {
+				if ends[i].Node == ends[j].Node || announced[ends[i].Node] && announced[ends[j].Node] {
 					continue
 				}
 				key := [2]string{ends[i].Node, ends[j].Node}

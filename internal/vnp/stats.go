@@ -129,7 +129,11 @@ func (f vnetStats) fill(out *trellisv1.NodeStatus) {
 func (f vnetStats) link(l *vnet.Link, host func(node string) string, offline map[string]store.HostState) *trellisv1.LinkStatus {
 	out := &trellisv1.LinkStatus{Name: l.Name, Type: string(l.Type), State: linkUp, Tunnels: f.tunnels[l.Name]}
 	cut := ""
+	var pulled []string // ends without carrier, on a LAN that has one
 	for _, e := range l.Endpoints {
+		if e.Down {
+			pulled = append(pulled, e.Node+":"+e.Name)
+		}
 		p := f.ports[e.Node+":"+e.Name]
 		status := &trellisv1.PortStatus{
 			Node: e.Node, Interface: e.Name, Device: p.Device, Host: host(e.Node),
@@ -158,6 +162,14 @@ func (f vnetStats) link(l *vnet.Link, host func(node string) string, offline map
 	switch {
 	case l.Down:
 		out.State = linkDown
+	case len(pulled) > 0 && out.State == linkUp:
+		out.Message = "pulled: " + some(pulled)
+		if cut != "" {
+			out.Message += "; " + cut
+		}
+		if len(l.Endpoints)-len(pulled) < 2 { // nobody has anybody left
+			out.State = linkDown
+		}
 	case cut != "" && out.State == linkUp:
 		// The other ends of a LAN still have each other.
 		if out.Message = cut; len(l.Endpoints) <= 2 {

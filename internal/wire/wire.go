@@ -84,7 +84,7 @@ func LinkToProto(l *vnet.Link) *trellisv1.Link {
 	for i := range l.Endpoints {
 		e := &l.Endpoints[i]
 		end := &trellisv1.Interface{
-			Node: e.Node, Name: e.Name, Mtu: int32(e.MTU), AutoMtu: e.AutoMTU, Cost: int32(e.Cost), Auto: e.Auto,
+			Node: e.Node, Name: e.Name, Mtu: int32(e.MTU), AutoMtu: e.AutoMTU, Cost: int32(e.Cost), Auto: e.Auto, Down: e.Down,
 			Tx: ShapeToProto(e.Tx), Rx: ShapeToProto(e.Rx),
 		}
 		if !e.MAC.IsZero() {
@@ -236,7 +236,7 @@ func (c *converter) link(path string, p *trellisv1.Link) vnet.Link {
 	for i, e := range p.GetEndpoints() {
 		at := fmt.Sprintf("%s.endpoints[%d]", path, i)
 		end := vnet.Interface{
-			Node: e.GetNode(), Name: e.GetName(), MTU: int(e.GetMtu()), AutoMTU: e.GetAutoMtu(), Cost: int(e.GetCost()), Auto: e.GetAuto(),
+			Node: e.GetNode(), Name: e.GetName(), MTU: int(e.GetMtu()), AutoMTU: e.GetAutoMtu(), Cost: int(e.GetCost()), Auto: e.GetAuto(), Down: e.GetDown(),
 			Tx: shapeFromProto(e.GetTx()), Rx: shapeFromProto(e.GetRx()),
 		}
 		if s := e.GetMac(); s != "" {

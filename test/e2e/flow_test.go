@@ -20,6 +20,7 @@ import (
 // client is a service, or a host of a sandbox, that answers the command line.
 type client interface {
 	Must(args ...string) string
+	Trellis(args ...string) (stdout, stderr string, code int)
 }
 
 // inside runs f on a thread in the network namespace of a process. Sockets that

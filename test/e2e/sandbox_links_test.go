@@ -72,6 +72,7 @@ func TestLinksAcrossMachines(t *testing.T) {
 			t.Run("TCP", func(t *testing.T) { bulk(t, v, "ab"); bulk(t, v, "seg") })
 			t.Run("a rate holds", func(t *testing.T) { rateHolds(t, s, v) })
 			t.Run("a LAN is one wire", func(t *testing.T) { oneWire(t, s, v) })
+			t.Run("one end of a LAN is pulled", func(t *testing.T) { oneEnd(t, s, v) })
 			if !t.Failed() {
 				s.Must("down", "mesh")
 				for _, h := range s.Hosts {
@@ -344,6 +345,27 @@ type lanPort struct {
 	*tap
 	name string
 	mac  net.HardwareAddr
+}
+
+// oneEnd pulls an end of the LAN: its node is reached by nobody there, on its own
+// host and on others, and all others reach each other.
+func oneEnd(t *testing.T, s *testenv.Sandbox, v shown) {
+	for _, pulled := range []string{"b", "c"} {
+		s.Must("link", "set", "mesh", "seg", pulled, "--down")
+		for _, pair := range [][2]string{{"a", "b"}, {"b2", "b"}, {"a", "c"}, {"b2", "c"}, {"a", "b2"}} {
+			addr := v.addr(t, "seg", pair[1], true).String()
+			if got, want := pings(s, "mesh/"+pair[0], addr), pair[1] != pulled; got != want {
+				t.Errorf("with %s pulled, %s answers %s: %v", pulled, pair[1], pair[0], got)
+			}
+		}
+		for _, e := range strings.Fields(carriersOn(t, s, v, "seg")) {
+			if node, carrier, _ := strings.Cut(e, ":"); (carrier == "1") != (node != pulled) {
+				t.Errorf("with %s pulled, the carrier is %s", pulled, e)
+			}
+		}
+		s.Must("link", "set", "mesh", "seg", pulled, "--up")
+	}
+	s.Must("ping", "mesh")
 }
 
 // oneWire sends frames over a LAN on three hosts.

@@ -60,9 +60,7 @@ func (v shown) link(t *testing.T, name string) shownLink {
 }
 
 // reachable reports whether every node of a network reaches every other.
-func reachable(c interface {
-	Trellis(args ...string) (stdout, stderr string, code int)
-}, network string) bool {
+func reachable(c client, network string) bool {
 	_, _, code := c.Trellis("ping", network)
 	return code == 0
 }

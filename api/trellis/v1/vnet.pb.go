@@ -836,6 +836,7 @@ type Interface struct {
 	Auto bool `protobuf:"varint,9,opt,name=auto,proto3" json:"auto,omitempty"`
 	// The MTU was given automatically: it follows what the way of the link carries.
 	AutoMtu       bool `protobuf:"varint,10,opt,name=auto_mtu,json=autoMtu,proto3" json:"auto_mtu,omitempty"`
+	Down          bool `protobuf:"varint,11,opt,name=down,proto3" json:"down,omitempty"` // of a LAN: this end alone has no carrier
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -936,6 +937,13 @@ func (x *Interface) GetAuto() bool {
 func (x *Interface) GetAutoMtu() bool {
 	if x != nil {
 		return x.AutoMtu
+	}
+	return false
+}
+
+func (x *Interface) GetDown() bool {
+	if x != nil {
+		return x.Down
 	}
 	return false
 }
@@ -2713,11 +2721,16 @@ type SetLinkRequest struct {
 	Vnet  string                 `protobuf:"bytes,1,opt,name=vnet,proto3" json:"vnet,omitempty"`
 	Link  string                 `protobuf:"bytes,2,opt,name=link,proto3" json:"link,omitempty"`
 	// Absent fields stay as they are; they apply to every direction of the link.
-	Rate          *uint64  `protobuf:"varint,3,opt,name=rate,proto3,oneof" json:"rate,omitempty"` // bit/s; 0 lifts the limit
-	DelayNs       *int64   `protobuf:"varint,4,opt,name=delay_ns,json=delayNs,proto3,oneof" json:"delay_ns,omitempty"`
-	JitterNs      *int64   `protobuf:"varint,5,opt,name=jitter_ns,json=jitterNs,proto3,oneof" json:"jitter_ns,omitempty"`
-	Loss          *float64 `protobuf:"fixed64,6,opt,name=loss,proto3,oneof" json:"loss,omitempty"`
-	Down          *bool    `protobuf:"varint,7,opt,name=down,proto3,oneof" json:"down,omitempty"`
+	Rate     *uint64  `protobuf:"varint,3,opt,name=rate,proto3,oneof" json:"rate,omitempty"` // bit/s; 0 lifts the limit
+	DelayNs  *int64   `protobuf:"varint,4,opt,name=delay_ns,json=delayNs,proto3,oneof" json:"delay_ns,omitempty"`
+	JitterNs *int64   `protobuf:"varint,5,opt,name=jitter_ns,json=jitterNs,proto3,oneof" json:"jitter_ns,omitempty"`
+	Loss     *float64 `protobuf:"fixed64,6,opt,name=loss,proto3,oneof" json:"loss,omitempty"`
+	Down     *bool    `protobuf:"varint,7,opt,name=down,proto3,oneof" json:"down,omitempty"`
+	// With a node they apply to that node's end of the link alone, which of a
+	// point-to-point link has no carrier of its own. The interface need be named only
+	// where the node has several ends on the link.
+	Node          string `protobuf:"bytes,8,opt,name=node,proto3" json:"node,omitempty"`
+	Interface     string `protobuf:"bytes,9,opt,name=interface,proto3" json:"interface,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2799,6 +2812,20 @@ func (x *SetLinkRequest) GetDown() bool {
 		return *x.Down
 	}
 	return false
+}
+
+func (x *SetLinkRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *SetLinkRequest) GetInterface() string {
+	if x != nil {
+		return x.Interface
+	}
+	return ""
 }
 
 type SetLinkResponse struct {
@@ -4462,7 +4489,7 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"addressing\x18\x05 \x01(\tR\n" +
 	"addressing\x121\n" +
 	"\arouting\x18\x06 \x01(\v2\x17.trellis.v1.LinkRoutingR\arouting\x12\x18\n" +
-	"\aoverlap\x18\a \x01(\bR\aoverlap\"\xf6\x01\n" +
+	"\aoverlap\x18\a \x01(\bR\aoverlap\"\x8a\x02\n" +
 	"\tInterface\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -4474,7 +4501,8 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\x04cost\x18\b \x01(\x05R\x04cost\x12\x12\n" +
 	"\x04auto\x18\t \x01(\bR\x04auto\x12\x19\n" +
 	"\bauto_mtu\x18\n" +
-	" \x01(\bR\aautoMtu\"g\n" +
+	" \x01(\bR\aautoMtu\x12\x12\n" +
+	"\x04down\x18\v \x01(\bR\x04down\"g\n" +
 	"\x05Shape\x12\x12\n" +
 	"\x04rate\x18\x01 \x01(\x04R\x04rate\x12\x19\n" +
 	"\bdelay_ns\x18\x02 \x01(\x03R\adelayNs\x12\x1b\n" +
@@ -4628,7 +4656,7 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\x03key\x18\x03 \x01(\rR\x03key\x12\x10\n" +
 	"\x03mtu\x18\x04 \x01(\x05R\x03mtu\x12\x14\n" +
 	"\x05state\x18\x05 \x01(\tR\x05state\x12\x18\n" +
-	"\amessage\x18\x06 \x01(\tR\amessage\"\xfb\x01\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage\"\xad\x02\n" +
 	"\x0eSetLinkRequest\x12\x12\n" +
 	"\x04vnet\x18\x01 \x01(\tR\x04vnet\x12\x12\n" +
 	"\x04link\x18\x02 \x01(\tR\x04link\x12\x17\n" +
@@ -4636,7 +4664,9 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\bdelay_ns\x18\x04 \x01(\x03H\x01R\adelayNs\x88\x01\x01\x12 \n" +
 	"\tjitter_ns\x18\x05 \x01(\x03H\x02R\bjitterNs\x88\x01\x01\x12\x17\n" +
 	"\x04loss\x18\x06 \x01(\x01H\x03R\x04loss\x88\x01\x01\x12\x17\n" +
-	"\x04down\x18\a \x01(\bH\x04R\x04down\x88\x01\x01B\a\n" +
+	"\x04down\x18\a \x01(\bH\x04R\x04down\x88\x01\x01\x12\x12\n" +
+	"\x04node\x18\b \x01(\tR\x04node\x12\x1c\n" +
+	"\tinterface\x18\t \x01(\tR\tinterfaceB\a\n" +
 	"\x05_rateB\v\n" +
 	"\t_delay_nsB\f\n" +
 	"\n" +

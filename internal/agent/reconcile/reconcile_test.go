@@ -71,7 +71,7 @@ func TestTranscripts(t *testing.T) {
 //
 //	node a [image=I] [memory=N] [conf=TEXT] [daemon=NAME] [file=NAME] [exec=CMD] [route=PREFIX] [slow]
 //	link a:eth1 b:eth1 [rate=N] [mtu=N] [mac=N] [down] [addr=A,B]
-//	lan NAME a:eth2 b:eth2 c:eth1 [up=N] [to=HOST,HOST]
+//	lan NAME a:eth2 b:eth2 c:eth1 [up=N] [to=HOST,HOST] [pulled=b:eth2]
 //	tunnel a:eth3 HOST [up=N] [key=N]
 func parsePlan(t *testing.T, text string) *plan.Plan {
 	p := &plan.Plan{VNet: "v", IDBase: 1 << 20}
@@ -159,9 +159,11 @@ func parsePlan(t *testing.T, text string) *plan.Plan {
 			for _, ref := range words[2:] {
 				lan.Ports = append(lan.Ports, port(ref, words[1], opts))
 				n, _, _ := strings.Cut(ref, ":")
+				last := &nodes[n].Ports[len(nodes[n].Ports)-1]
 				if s, ok := opts["up"]; ok {
-					nodes[n].Ports[len(nodes[n].Ports)-1].Ingress.Rate = uint64(atoi(t, s))
+					last.Ingress.Rate = uint64(atoi(t, s))
 				}
+				last.Down = last.Down || opts["pulled"] == ref
 			}
 			p.LANs = append(p.LANs, lan)
 			if to, ok := opts["to"]; ok {

@@ -106,7 +106,7 @@ func neighbourTries(v *vnet.VNet, n int) []try {
 		}
 		for i, e := range l.Endpoints {
 			far := l.Endpoints[(i+1)%len(l.Endpoints)]
-			if _, ok := first[e.Node]; !ok && len(far.Addrs) > 0 {
+			if _, ok := first[e.Node]; !ok && far.Node != e.Node && len(far.Addrs) > 0 {
 				first[e.Node] = try{e.Node, far.Node, far.Addrs[0].Addr()}
 			}
 		}
