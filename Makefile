@@ -31,6 +31,7 @@ deps:
 ## deps-test: install what is missing for the tests as well
 deps-test:
 	@scripts/install test
+	@[ "$$(id -u)" != 0 ] || scripts/debian13-image
 
 ## build: build bin/trellis
 build:
@@ -59,6 +60,11 @@ test:
 test-qemu:
 	@scripts/install test qemu
 	$(SUDO) env "PATH=$$PATH" TRELLIS_QEMU=1 go test -count=1 -timeout 3h ./test/qemu
+
+## test-debian13: the whole suite in a root of Debian 13, on this kernel
+test-debian13:
+	@scripts/install test
+	$(SUDO) scripts/test-debian13
 
 ## soak: what takes long: the fast path against the stack, SOAK_CASES (1000000), and rates
 SOAK_CASES ?= 1000000
@@ -104,4 +110,4 @@ fuzz:
 clean:
 	rm -rf bin dist .tools
 
-.PHONY: help deps deps-test build install demo check vet test test-qemu soak attack lint generate check-generated fuzz clean
+.PHONY: help deps deps-test build install demo check vet test test-qemu test-debian13 soak attack lint generate check-generated fuzz clean

@@ -528,6 +528,9 @@ func (w *worker) servicesRun(r *routeNode) bool {
 	for _, s := range services {
 		states[s.Name] = s.State
 	}
+	if _, command := states[container.CommandName]; command && len(states) == 1 && r.plan.Daemons.Yields {
+		return true
+	}
 	return !slices.ContainsFunc(r.plan.Daemons.Services, func(d routing.Service) bool {
 		state, known := states[d.Name]
 		switch {

@@ -84,6 +84,9 @@ type serviceFault struct {
 	why  string
 	seen time.Time
 	pid  int // of the node's init then
+	// refused says that it is a line of the user's configuration, which the next one
+	// may not have.
+	refused bool
 }
 
 // reportServices looks at nodes' services and reports what has changed.
@@ -92,10 +95,11 @@ func (w *worker) reportServices(ids []container.ID) {
 	for _, id := range ids {
 		state, _ := w.a.containers.Get(id)
 		services, running := w.a.containers.Services(id)
-		why := ""
+		why, refused := "", false
 		if running {
 			if why = w.a.faultOf(id, services); why == "" {
 				why = w.refusedConfiguration(id)
+				refused = why != ""
 			}
 		}
 		w.mu.Lock()
@@ -107,12 +111,12 @@ func (w *worker) reportServices(ids []container.ID) {
 		old, had := w.faults[id.Node]
 		switch {
 		case why != "":
-			w.faults[id.Node] = serviceFault{why, time.Now(), state.Pid}
+			w.faults[id.Node] = serviceFault{why, time.Now(), state.Pid, refused}
 			changed[id.Node] = old.why != why
 			if slices.ContainsFunc(services, killedLately) { // which nothing ends but time
 				time.AfterFunc(serviceStableAfter, func() { w.a.services.add(id) })
 			}
-		case had && old.pid == state.Pid && time.Since(old.seen) < serviceStableAfter:
+		case had && !old.refused && old.pid == state.Pid && time.Since(old.seen) < serviceStableAfter:
 			time.AfterFunc(serviceStableAfter-time.Since(old.seen), func() { w.a.services.add(id) })
 		case had:
 			delete(w.faults, id.Node)

@@ -159,7 +159,7 @@ func (r *runner) start(ctx context.Context, s reconcile.Step) error {
 	h, err := r.a.containers.Start(withImage, container.Spec{
 		ID: r.id(n.Name), IDBase: r.want.IDBase, Image: n.Image, Cmd: n.Cmd, Restart: restartOf(n), Env: n.Env,
 		Files: slices.Concat(n.Files, n.Daemons.Files), Dirs: n.Daemons.Dirs,
-		Saved: savedFiles(n), Services: services(n), Limits: container.Limits(n.Limits),
+		Saved: savedFiles(n), Services: services(n), Yields: n.Daemons.Yields, Limits: container.Limits(n.Limits),
 		Fingerprint: m.String(),
 	})
 	if told {

@@ -186,8 +186,8 @@ const mallocTunables = "GLIBC_TUNABLES=glibc.malloc.arena_max=1:glibc.malloc.tca
 	"glibc.malloc.top_pad=0:glibc.malloc.trim_threshold=4096"
 
 // process gives the process of one daemon, or of one instance of it. It reads its own
-// file where there is no integrated one: the option -f is refused by FRR 10 where
-// mgmtd has the configuration.
+// file where there is none of the user's that is integrated. The option -f says so even
+// where the image brings one; FRR 10 refuses it where mgmtd reads that file.
 func (u *frrUsers) process(r *router, daemon, instance string) Service {
 	fds := fdLimit(r)
 	if u.MaxFDs > 0 {
@@ -217,8 +217,19 @@ func (u *frrUsers) process(r *router, daemon, instance string) Service {
 	default:
 		s.After = frrSocket
 	}
-	if u.integrated {
+	conf := frrEtc + s.Name + ".conf"
+	if daemon == "staticd" && u.oldStatics {
+		conf = frrEtc + "zebra.conf"
+	}
+	brings := r.Image != "" && r.Image != vnet.DefaultImage // perhaps an integrated file
+	mgmtd := daemon == "mgmtd" || slices.Contains(frrByMgmtd, daemon)
+	switch {
+	case u.integrated:
 		s.Ready = frrRun + s.Name + ".vty"
+	case !mgmtd:
+		s.Argv = append(s.Argv, "-f", conf)
+	case brings && daemon != "mgmtd":
+		s.Argv = append([]string{"/bin/sh", "-c", "[ -x " + frrBin + "mgmtd ] || set -- \"$@\" -f " + conf + `; exec "$0" "$@"`}, s.Argv...)
 	}
 	if u.Profile != "" {
 		s.Argv = append(s.Argv, "-F", u.Profile)

@@ -115,8 +115,9 @@ func frrRefused(d Daemons, own []vnet.File, logs map[string]string) string {
 				taken = taken || !refused[refusal{s.Name, r.text}]
 			}
 		}
-		if has && !taken {
-			return fmt.Sprintf("%s refuses %s: %s", r.service, place(own, r.service, r.text), r.text)
+		at, theirs := place(own, r.service, r.text)
+		if has && !taken && theirs {
+			return fmt.Sprintf("%s refuses %s: %s", r.service, at, r.text)
 		}
 	}
 	return ""
@@ -150,15 +151,12 @@ func (d Daemons) configured(own []vnet.File, service, text string) bool {
 
 // place says where the user has written a line: in the daemon's own file, or in
 // one for all daemons.
-func place(own []vnet.File, service, text string) string {
+func place(own []vnet.File, service, text string) (string, bool) {
 	names := []string{service + ".conf", "frr.conf", "extra.conf"}
 	if service == "mgmtd" || service == "staticd" {
 		names = append(names, "zebra.conf", "ripd.conf", "ripngd.conf", "staticd.conf")
 	}
-	if at, ok := placeOf(own, text, names...); ok {
-		return at
-	}
-	return "a line of its configuration"
+	return placeOf(own, text, names...)
 }
 
 // placeOf finds a line in the first of the files of FRR's that has it.

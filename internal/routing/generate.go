@@ -46,7 +46,9 @@ func daemons(r *router) (Daemons, error) {
 	if s == nil {
 		return Daemons{}, fmt.Errorf("routing daemon %q: want one of %s", r.Routing.Daemon, strings.Join(vnet.DaemonNames(), ", "))
 	}
-	return s.generate(r)
+	d, err := s.generate(r)
+	d.Yields = r.Image != "" && r.Image != vnet.DefaultImage && !r.Routing.Protocol.NeedsDaemon()
+	return d, err
 }
 
 // defaultRoutes gives a host its default routes, one a family: to the first

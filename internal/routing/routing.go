@@ -25,6 +25,10 @@ type Daemons struct {
 	// Dirs lists directories, mode 0755, that must exist before the services
 	// start; they lie under /run, which is empty when a node starts.
 	Dirs []string `json:"dirs,omitempty"`
+	// Yields says that the services are left out where the node's image has a command
+	// of its own, which then starts what it wants: nothing but the user's files asks for
+	// them.
+	Yields bool `json:"yields,omitempty"`
 }
 
 // Service is one supervised process of a node.

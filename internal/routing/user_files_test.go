@@ -184,8 +184,8 @@ MAX_FDS=1024
 watchfrr_options="--netns"
 `)
 	for _, c := range []struct{ service, want string }{
-		{"bgpd", "--limit-fds 1024 -F datacenter -S -A 127.0.0.1 -l 192.0.2.1"},
-		{"ospfd-4", "--limit-fds 1024 -n 4 -F datacenter -S"},
+		{"bgpd", "--limit-fds 1024 -f /etc/frr/bgpd.conf -F datacenter -S -A 127.0.0.1 -l 192.0.2.1"},
+		{"ospfd-4", "--limit-fds 1024 -n 4 -f /etc/frr/ospfd-4.conf -F datacenter -S"},
 		{"zebra", "--limit-fds 1024 -r -K 120 -F datacenter -S"},
 	} {
 		i := slices.IndexFunc(d.Services, func(s Service) bool { return s.Name == c.service })

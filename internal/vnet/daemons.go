@@ -89,15 +89,17 @@ func (n *Node) programs() []string {
 
 // OwnDaemon gives the routing software that a configuration among the node's
 // files is for, empty where there is none. Only where the node starts nothing of
-// its own: an image or a command of the user's starts its daemons itself.
+// its own: a command of the user's starts its daemons itself. Whether an image has a
+// command shows when it is there.
 func (n *Node) OwnDaemon() Daemon {
-	if n.Image != "" && n.Image != DefaultImage || len(n.Cmd) > 0 {
+	if len(n.Cmd) > 0 {
 		return ""
 	}
-	if own := n.configuredDaemons(); len(own) > 0 {
-		return own[0].Name
+	own := n.configuredDaemons()
+	if len(own) == 0 || len(own) > 1 && n.Image != "" && n.Image != DefaultImage {
+		return "" // an image for several has a way to start them
 	}
-	return ""
+	return own[0].Name
 }
 
 // ConfiguresRouting reports whether a file in a node is the configuration of routing

@@ -16,12 +16,14 @@ var shapes = map[string]string{
 	// A ring: two ways from each node to the one across.
 	"ring": `name: %s
 routing: %s
+defaults: {node: {image: host}}
 nodes: {a: {}, b: {}, c: {}, d: {}}
 links: [[a, b], [b, c], [c, d], [d, a]]
 `,
 	// A segment with three nodes, and one behind.
 	"lan": `name: %s
 routing: %s
+defaults: {node: {image: host}}
 nodes: {a: {}, b: {}, c: {}, d: {}}
 links:
   - {name: seg, type: lan, endpoints: [a, b, c]}
@@ -30,6 +32,7 @@ links:
 	// Two pairs and a node alone.
 	"parts": `name: %s
 routing: %s
+defaults: {node: {image: host}}
 nodes: {a: {}, b: {}, c: {}, d: {}, alone: {}}
 links: [[a, b], [c, d]]
 `,
@@ -42,6 +45,16 @@ func TestProtocolsConverge(t *testing.T) {
 	t.Parallel()
 	needFRR(t)
 	testenv.NeedCommand(t, "bird")
+	protocolsConverge(t, "host")
+}
+
+// TestProtocolsConvergeUnderDebian13 does the same with FRR 10 and BIRD 2.17.
+func TestProtocolsConvergeUnderDebian13(t *testing.T) {
+	t.Parallel()
+	protocolsConverge(t, testenv.Debian13(t))
+}
+
+func protocolsConverge(t *testing.T, image string) {
 	s := testenv.StartService(t, testenv.Options{})
 	type network struct{ name, shape, routing, file string }
 	var all []network
@@ -58,7 +71,7 @@ func TestProtocolsConverge(t *testing.T) {
 	} {
 		for _, shape := range strings.Fields(c.shapes) {
 			n := network{fmt.Sprintf("%s%d", shape, i), shape, c.routing, ""}
-			n.file = write(t, "net.yaml", fmt.Sprintf(shapes[shape], n.name, n.routing))
+			n.file = write(t, "net.yaml", strings.Replace(fmt.Sprintf(shapes[shape], n.name, n.routing), "image: host", "image: "+image, 1))
 			all = append(all, n)
 		}
 	}

@@ -185,6 +185,8 @@ func (s *Service) files() (files, pins []string, err error) {
 				}
 			case d.IsDir() && d.Name() == "member": // etcd's
 				return filepath.SkipDir
+			case s.Running() && path == filepath.Join(s.RunDir, "oci", ".cache"): // the container runtime's, while there is a service
+				return filepath.SkipDir
 			default:
 				files = append(files, name)
 			}

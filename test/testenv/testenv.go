@@ -11,6 +11,7 @@ package testenv
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -59,4 +60,19 @@ func Run(t testing.TB, cmd *exec.Cmd) string {
 		t.Fatalf("%s: %v\n%s%s", strings.Join(cmd.Args, " "), err, stdout.String(), stderr.String())
 	}
 	return strings.TrimSuffix(stdout.String(), "\n")
+}
+
+// Debian13 gives the image of Debian 13 with its FRR and BIRD, which
+// scripts/debian13-image makes; without it the test is skipped.
+func Debian13(t testing.TB) string {
+	t.Helper()
+	NeedRoot(t, "nodes of another system")
+	root := os.Getenv("TRELLIS_TEST_DEBIAN13")
+	if root == "" {
+		root = "/var/cache/trellis-test/debian13"
+	}
+	if _, err := os.Stat(filepath.Join(root, ".made")); err != nil {
+		t.Skipf("needs a root of Debian 13, which `make deps-test` makes as root (scripts/debian13-image): %v", err)
+	}
+	return root
 }

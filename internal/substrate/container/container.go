@@ -97,7 +97,9 @@ type Spec struct {
 	Saved    []string
 	Dirs     []string // made before anything runs, root's, mode 0755
 	Services []Service
-	Limits   Limits
+	// Yields says that the services are left out where the image has a command.
+	Yields bool
+	Limits Limits
 	// Fingerprint is the caller's own mark. It is kept with the container and
 	// returned by List.
 	Fingerprint string

@@ -112,7 +112,7 @@ func serviceNames(c *record) []string {
 		names = append(names, s.Name)
 	}
 	if c.Command != nil {
-		names = append(names, commandName)
+		names = append(names, CommandName)
 	}
 	return names
 }

@@ -74,7 +74,7 @@ func checkClean(t *testing.T, r *Runtime) {
 			t.Error(err)
 		}
 		for _, e := range entries {
-			if !strings.HasPrefix(e.Name(), ".") { // the runtime's cache
+			if e.Name() != ociCache { // which goes with the Runtime
 				t.Errorf("%s/%s is left over", d, e.Name())
 			}
 		}

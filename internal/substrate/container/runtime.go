@@ -167,7 +167,8 @@ func (r *Runtime) Close() (err error) {
 			}
 		}
 		if r.stage != nil { // else the index may not know all that runs
-			err = errors.Join(err, r.sweepHosts(), unmountHosts(filepath.Join(r.cfg.RunDir, hostsDir)))
+			err = errors.Join(err, r.sweepHosts(), unmountHosts(filepath.Join(r.cfg.RunDir, hostsDir)),
+				os.RemoveAll(filepath.Join(r.cfg.RunDir, ociDir, ociCache)))
 		}
 	})
 	return err
@@ -259,6 +260,10 @@ func (r *Runtime) ociArgs(args ...string) []string {
 
 // ociDir is where in RunDir the runtime keeps its state.
 const ociDir = "oci"
+
+// ociCache is where in it the runtime keeps what belongs to no container: crun 1.21
+// has compiled seccomp profiles there.
+const ociCache = ".cache"
 
 // ociID names a container for the runtime.
 func ociID(id ID) string { return id.VNet + "." + id.Node }

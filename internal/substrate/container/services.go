@@ -26,14 +26,14 @@ const (
 	maxServiceName = 31
 )
 
-// commandName is the image's command among the services.
-const commandName = "command"
+// CommandName is the image's command among the services.
+const CommandName = "command"
 
 func checkServices(services []Service) error {
 	if len(services) > maxServices {
 		return fmt.Errorf("%d services: a node can have %d", len(services), maxServices)
 	}
-	seen := map[string]bool{commandName: true}
+	seen := map[string]bool{CommandName: true}
 	loaders := 0
 	for _, s := range services {
 		switch {
@@ -127,7 +127,11 @@ func (c *record) table() ([]byte, error) {
 		put(strconv.Itoa(len(values)))
 		put(values...)
 	}
-	count := len(c.Services)
+	services := c.Services
+	if c.Yields && c.Command != nil {
+		services = nil
+	}
+	count := len(services)
 	if c.Command != nil {
 		count++
 	}
@@ -147,7 +151,7 @@ func (c *record) table() ([]byte, error) {
 		list(cmd.Env)
 		return nil
 	}
-	for _, s := range c.Services {
+	for _, s := range services {
 		kind := "d"
 		switch {
 		case s.Loads:
@@ -167,7 +171,7 @@ func (c *record) table() ([]byte, error) {
 		if kind == "" {
 			kind = "o" // once
 		}
-		if err := entry(commandName, kind, *c.Command, "", ""); err != nil {
+		if err := entry(CommandName, kind, *c.Command, "", ""); err != nil {
 			return nil, err
 		}
 	}

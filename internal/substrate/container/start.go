@@ -143,7 +143,7 @@ func (r *Runtime) build(ctx context.Context, s *Spec, img *image.Image) (*Held, 
 	env := environment(s, img)
 	c := &record{
 		ID: s.ID, Boot: boot, IDBase: s.IDBase, Created: time.Now(), Limits: s.Limits, Fingerprint: s.Fingerprint, Image: imageName(img),
-		Services: s.Services, Table: currentTable, Env: env, Command: imageCommand(s, img, env), Saved: bases,
+		Services: s.Services, Yields: s.Yields, Table: currentTable, Env: env, Command: imageCommand(s, img, env), Saved: bases,
 	}
 	if err := r.save(c); err != nil {
 		return nil, err

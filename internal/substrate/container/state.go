@@ -39,7 +39,8 @@ type record struct {
 	Image       string   // see imageName
 	Command     *command `json:",omitempty"` // of the image
 	Services    []Service
-	Table       int `json:",omitempty"` // version of the service table that its init reads; 0: the first
+	Yields      bool `json:",omitempty"` // to Command: the services are left out
+	Table       int  `json:",omitempty"` // version of the service table that its init reads; 0: the first
 	// Generations counts restarts that were asked for, by service name.
 	Generations map[string]int `json:",omitempty"`
 	Env         []string       `json:",omitempty"` // of the image and the spec, for Exec
