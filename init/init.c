@@ -28,7 +28,8 @@
  *		daemons' configuration, see below
  *	generation: any change restarts the service
  *	uid, gid, working directory
- *	path to wait for before starting ("" none; at most 5 s)
+ *	path to wait for before starting ("" none; at most 5 s): it is there, and
+ *		listens if it is a socket
  *	path by which it is ready for its configuration ("" it is not loaded)
  *	number of arguments, the arguments, number of variables, the variables
  *
@@ -275,6 +276,66 @@ static const char *ready_path(const struct service *s) { return field(s, 6); }
 
 static int exists(const char *path) { return !SYS3(faccessat, AT_FDCWD, path, 0); }
 
+static int is_socket(const char *path)
+{
+	static unsigned short info[128]; /* struct statx, 256 bytes; stx_mode is at byte 28 */
+	return !SYS5(statx, AT_FDCWD, path, 0, 1 /* STATX_TYPE */, info) && (info[14] & 0170000) == 0140000;
+}
+
+/*
+ * listens reports whether a line of /proc/net/unix,
+ * "Num: RefCount Protocol Flags Type St Inode Path", is of a listening socket of that
+ * name: the directory may have been given in another way.
+ */
+static int listens(const char *line, const char *end, const char *name)
+{
+	const char *last = end;
+	int spaces = 0;
+	while (last > line && last[-1] != '/')
+		last--;
+	if (length(name) != (u64)(end - last) || !same(last, name, (u64)(end - last)))
+		return 0;
+	for (; line < last && spaces < 3; line++)
+		spaces += *line == ' ';
+	return same(line, "00010000", 8); /* __SO_ACCEPTCON */
+}
+
+/*
+ * ready reports whether a path is there and, if it is a socket, takes connections:
+ * between bind and listen it refuses them, and FRR's daemons try again only after
+ * seconds, in which bgpd takes sessions without knowing their interface (bgp_zebra.c,
+ * bgp_zebra_nexthop_set), and then no IPv6 route of them.
+ */
+static int ready(const char *path)
+{
+	static char buffer[8192];
+	const char *name = path;
+	u64 have = 0;
+	int found = 0;
+	i64 n, fd;
+	if (!exists(path))
+		return 0;
+	if (!is_socket(path) || (fd = SYS4(openat, AT_FDCWD, "/proc/net/unix", O_RDONLY | O_CLOEXEC, 0)) < 0)
+		return 1;
+	for (const char *c = path; *c; c++)
+		if (*c == '/')
+			name = c + 1;
+	while (!found && (n = SYS3(read, fd, buffer + have, sizeof(buffer) - have)) > 0) {
+		const char *line = buffer, *end = buffer + have + n;
+		for (const char *c = line; c < end && !found; c++)
+			if (*c == '\n') {
+				found = listens(line, c, name);
+				line = c + 1;
+			}
+		have = (u64)(end - line);
+		if (have == sizeof(buffer))
+			have = 0;
+		memcpy(buffer, line, have);
+	}
+	SYS1(close, fd);
+	return found;
+}
+
 /* spawn starts a service's process; for only, see child. */
 static void spawn(struct service *s, const char *only)
 {
@@ -305,7 +366,7 @@ static void spawn(struct service *s, const char *only)
 static void start(struct service *s)
 {
 	const char *path = wait_path(s);
-	if (*path && !exists(path)) {
+	if (*path && !ready(path)) {
 		if (!s->ready)
 			s->ready = now() + READY_TIME;
 		if (now() < s->ready) {
@@ -340,7 +401,7 @@ static i64 load_daemons(void)
 		if (s->state == RUNNING && !s->unloaded)
 			loaded++;
 		else if (s->state == RUNNING) {
-			if (!exists(ready_path(s)) && t < s->since + READY_TIME)
+			if (!ready(ready_path(s)) && t < s->since + READY_TIME)
 				later = 1;
 			first = first ? first : s;
 			pending++;

@@ -20,7 +20,7 @@ enum {
 	NR_setgroups = 116, NR_prctl = 157, NR_clock_gettime = 228, NR_exit_group = 231,
 	NR_openat = 257, NR_unlinkat = 263, NR_faccessat = 269, NR_ppoll = 271, NR_signalfd4 = 289, NR_dup3 = 292,
 	NR_pipe2 = 293, NR_keyctl = 250, NR_renameat2 = 316, NR_setresuid = 117, NR_mount = 165, NR_unshare = 272,
-	NR_prlimit64 = 302,
+	NR_prlimit64 = 302, NR_statx = 332,
 };
 #elif defined(__aarch64__)
 enum {
@@ -30,7 +30,7 @@ enum {
 	NR_clock_gettime = 113, NR_kill = 129, NR_rt_sigprocmask = 135, NR_setgid = 144,
 	NR_setuid = 146, NR_setsid = 157, NR_setgroups = 159, NR_prctl = 167, NR_clone = 220,
 	NR_execve = 221, NR_wait4 = 260, NR_keyctl = 219, NR_renameat2 = 276, NR_setresuid = 147, NR_mount = 40, NR_unshare = 97,
-	NR_prlimit64 = 261,
+	NR_prlimit64 = 261, NR_statx = 291,
 };
 #else
 #error "the node's init knows amd64 and arm64"
@@ -38,7 +38,7 @@ enum {
 
 enum {
 	AT_FDCWD = -100,
-	O_WRONLY = 1, O_RDWR = 2, O_CREAT = 0100, O_APPEND = 02000, O_NONBLOCK = 04000,
+	O_RDONLY = 0, O_WRONLY = 1, O_RDWR = 2, O_CREAT = 0100, O_APPEND = 02000, O_NONBLOCK = 04000,
 	O_CLOEXEC = 02000000,
 #if defined(__x86_64__)
 	O_NOFOLLOW = 0400000,

@@ -159,6 +159,30 @@ func TestLoaded(t *testing.T) {
 	}
 }
 
+// A socket that others wait for is there when it listens, not when it is bound: who
+// connects before is refused.
+func TestFollowersOfASocket(t *testing.T) {
+	r := newRuntime(t, Config{})
+	s := spec("a")
+	const (
+		open  = `use Socket; socket(my $s, AF_UNIX, SOCK_STREAM, 0); my $at = pack_sockaddr_un("/tmp/socket"); `
+		maker = open + `bind($s, $at) or die; select(undef, undef, undef, 0.5); listen($s, 1); sleep 1000`
+		// What is refused ends.
+		follower = open + `connect($s, $at) or die; open(my $f, ">", "/tmp/seen"); print $f "connected"; close $f; sleep 1000`
+	)
+	s.Services = []Service{
+		{Name: "follower", Argv: []string{"/usr/bin/perl", "-e", follower}, After: "/tmp/socket"},
+		{Name: "maker", Argv: []string{"/usr/bin/perl", "-e", maker}},
+	}
+	mustStart(t, r, s)
+	eventually(t, "the follower has connected", func() bool {
+		return mustRun(t, r, s.ID, "cat /tmp/seen 2>&1 || true") == "connected"
+	})
+	if got := service(t, r, s.ID, "follower"); got.Restarts != 0 {
+		t.Errorf("the follower is %+v: it was refused", got)
+	}
+}
+
 // A node that started under the first version of the table is told what its init
 // understands, and not more.
 func TestFirstServiceTable(t *testing.T) {
