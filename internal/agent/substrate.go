@@ -43,11 +43,11 @@ func (a *Agent) Prepare(ctx context.Context, p *plan.Plan) error {
 			continue
 		}
 		for _, s := range n.Daemons.Services {
-			if _, err := os.Stat(s.Argv[0]); errors.Is(err, os.ErrNotExist) {
+			if _, err := os.Stat(s.Program()); errors.Is(err, os.ErrNotExist) {
 				if s.Optional {
 					continue
 				}
-				return fmt.Errorf("node %s needs %s, which this machine lacks: %s", n.Name, s.Argv[0], installDaemon(n.Daemons.Kind))
+				return fmt.Errorf("node %s needs %s, which this machine lacks: %s", n.Name, s.Program(), installDaemon(n.Daemons.Kind))
 			} else if err != nil {
 				return err
 			}

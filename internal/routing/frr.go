@@ -211,6 +211,9 @@ func (u *frrUsers) process(r *router, daemon, instance string) Service {
 	case "mgmtd":
 		s.Optional = true
 	case "zebra":
+		// From FRR 10 on it tells mgmtd of its interfaces, and complains for each while
+		// that is not there.
+		s.Argv = within("i=0; while [ -x "+frrBin+"mgmtd ] && [ ! -S "+frrRun+"mgmtd_be.sock ] && [ $i -lt 100 ]; do sleep 0.02; i=$((i+1)); done", s.Argv)
 		// Keep the routes while zebra restarts, and give the protocol daemons,
 		// restarted after it, 120 s to send them again; a plain start flushes them.
 		s.Argv = append(s.Argv, "-r", "-K", "120")
@@ -229,7 +232,7 @@ func (u *frrUsers) process(r *router, daemon, instance string) Service {
 	case !mgmtd:
 		s.Argv = append(s.Argv, "-f", conf)
 	case brings && daemon != "mgmtd":
-		s.Argv = append([]string{"/bin/sh", "-c", "[ -x " + frrBin + "mgmtd ] || set -- \"$@\" -f " + conf + `; exec "$0" "$@"`}, s.Argv...)
+		s.Argv = within("[ -x "+frrBin+"mgmtd ] || set -- \"$@\" -f "+conf, s.Argv)
 	}
 	if u.Profile != "" {
 		s.Argv = append(s.Argv, "-F", u.Profile)
@@ -237,6 +240,23 @@ func (u *frrUsers) process(r *router, daemon, instance string) Service {
 	s.Argv = append(s.Argv, u.Global...)
 	s.Argv = append(s.Argv, u.Options[daemon]...)
 	return s
+}
+
+// shell is what runs a script before a program, in its place.
+var shell = []string{"/bin/sh", "-c"}
+
+// within has a script run before a program, whose arguments are the script's.
+func within(script string, argv []string) []string {
+	return slices.Concat(shell, []string{script + `; exec "$0" "$@"`}, argv)
+}
+
+// Program gives the path of what the service runs, whatever runs before.
+func (s Service) Program() string {
+	argv := s.Argv
+	for len(argv) > len(shell)+1 && slices.Equal(argv[:len(shell)], shell) && !s.Loads {
+		argv = argv[len(shell)+1:]
+	}
+	return argv[0]
 }
 
 // fdLimit gives the number of descriptors that a daemon may open. Each thread

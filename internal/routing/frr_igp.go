@@ -232,7 +232,13 @@ func frrRIP(b block, r *router, f family) {
 		o.add("default-information originate")
 	}
 	o.add("allow-ecmp")
-	if len(announced(r.Node, f)) > 0 {
+	switch list := announced(r.Node, f); {
+	case f == ipv6:
+		// Of an interface without a link-local address FRR 10 announces nothing.
+		for _, a := range list {
+			o.add("route %s/%d", a, a.BitLen())
+		}
+	case len(list) > 0:
 		o.add("network lo")
 		o.add("passive-interface lo")
 	}

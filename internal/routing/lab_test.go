@@ -173,7 +173,7 @@ func (l *lab) place(node string, f vnet.File) {
 // others, which come before it, has ended when it returns.
 func (l *lab) launch(node string, s Service) {
 	l.t.Helper()
-	if _, err := os.Stat(s.Argv[0]); err != nil && s.Optional {
+	if _, err := os.Stat(s.Program()); err != nil && s.Optional {
 		return
 	}
 	var paths []string

@@ -73,7 +73,8 @@ func frrFilesAsTheyAre(t *testing.T, image string) {
 			[]shown{{"r1", "ip route show 192.0.2.2", "proto babel"}}},
 		{"fabric", "[[r1, r2]]", map[string][]string{"r1": fabric("1"), "r2": fabric("2")},
 			[]shown{{"r1", "vtysh -c 'show openfabric neighbor'", "Up"}, {"r2", "ip route show 192.0.2.1", "proto openfabric"}}},
-		{"bgp", "[[r1, r2]]", map[string][]string{
+		// bgpd of FRR 10 ends where the address that it is to listen on is not there yet.
+		{"bgp", "[[{node: r1, addresses: 10.0.0.1/30}, r2]]", map[string][]string{
 			"r1": {
 				settings, "bgpd=yes\nfrr_profile=\"datacenter\"\nbgpd_options=\"-A 127.0.0.1 -l 10.0.0.1\"\n",
 				"/etc/frr/vtysh.conf", "service integrated-vtysh-config\n",

@@ -82,7 +82,8 @@ func protocolsConverge(t *testing.T, image string) {
 	for _, n := range all {
 		t.Run(n.shape+" "+strings.Trim(n.routing, "{}"), func(t *testing.T) {
 			if _, stderr, code := s.Trellis("up", n.file, "--timeout", "90s"); code != 0 {
-				t.Fatalf("%s has not converged: %s\n%s", n.name, stderr, routesOf(s, n.name, stderr))
+				lines := strings.Split(strings.TrimSpace(stderr), "\n")
+				t.Fatalf("%s has not converged: %s\n%s", n.name, lines[len(lines)-1], routesOf(s, n.name, stderr))
 			}
 			// Converged means reachable now. Nodes of other parts are not.
 			out, stderr, _ := s.Trellis("ping", n.name, "-o", "json")
