@@ -174,7 +174,7 @@ func (n *Node) Configure(t testing.TB, name string, addrs ...string) {
 	// to it (addrconf_dad_work, net/ipv6/addrconf.c), duplicates looked for or not.
 	for _, a := range i.Addrs {
 		for began := time.Now(); a.Addr().Is6(); time.Sleep(time.Millisecond) {
-			out, err := n.Exec(t, fmt.Sprintf("ip -6 route show table local local %s", a.Addr()))
+			out, err := n.Exec(t, fmt.Sprintf("ip -6 route show table local %s", a.Addr()))
 			if err != nil || time.Since(began) > 10*time.Second {
 				t.Fatalf("%s does not become local: %v %s", a, err, out)
 			}
