@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"trellis/internal/agent/reconcile"
@@ -47,7 +48,7 @@ func (a *Agent) Prepare(ctx context.Context, p *plan.Plan) error {
 				if s.Optional {
 					continue
 				}
-				return fmt.Errorf("node %s needs %s, which this machine lacks: %s", n.Name, s.Program(), installDaemon(n.Daemons.Kind))
+				return fmt.Errorf("node %s needs %s, which this machine lacks: %s", n.Name, s.Program(), installDaemon(n.Daemons.Kind, filepath.Dir(s.Program())))
 			} else if err != nil {
 				return err
 			}
@@ -65,10 +66,13 @@ func (a *Agent) Prepare(ctx context.Context, p *plan.Plan) error {
 }
 
 // installDaemon says how routing software comes onto the machine.
-func installDaemon(d vnet.Daemon) string {
+func installDaemon(d vnet.Daemon, dir string) string {
 	k := d.Kind()
 	if k == nil {
 		return "install it"
+	}
+	if _, err := os.Stat(filepath.Join(dir, k.Programs[0])); err == nil {
+		return fmt.Sprintf("the installed %s goes without; give the node an image that has it, or leave out what needs it", k.Title)
 	}
 	return "install it (Debian: apt-get install " + k.Package + ")"
 }

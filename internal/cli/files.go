@@ -11,6 +11,7 @@ import (
 
 	"trellis/internal/doctor"
 	"trellis/internal/format"
+	"trellis/internal/routing"
 	"trellis/internal/vnet"
 )
 
@@ -81,7 +82,7 @@ func (e *Env) machine() (*vnet.Machine, error) {
 	if !facts.Root {
 		return nil, errors.New("what this machine can do is tried out, which takes root: use sudo")
 	}
-	m := &vnet.Machine{Netem: facts.Probes[doctor.ProbeNetem] == nil, Programs: map[string]bool{}, Sysctls: doctor.TrySysctls}
+	m := &vnet.Machine{Netem: facts.Probes[doctor.ProbeNetem] == nil, Programs: map[string]bool{}, Sysctls: doctor.TrySysctls, Calls: routing.CalledFor}
 	for name := range facts.Daemons {
 		m.Programs[name] = true
 	}

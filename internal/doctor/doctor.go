@@ -7,6 +7,8 @@
 // be tried is tried in namespaces that vanish with the attempt.
 package doctor
 
+import "trellis/internal/vnet"
+
 // Status is the outcome of a check.
 type Status string
 
@@ -53,6 +55,8 @@ type Facts struct {
 	Runtime map[string]string // path of crun and runc, where found
 	// Daemons holds the paths of routing daemons' programs by name, where found.
 	Daemons map[string]string
+	// Versions holds the versions of routing software, where it says one.
+	Versions map[vnet.Daemon]string
 	// BridgeVLANFilter says whether br_netfilter shows the firewall bridged frames
 	// that have a VLAN tag.
 	BridgeVLANFilter bool

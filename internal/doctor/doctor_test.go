@@ -50,6 +50,18 @@ func TestHealthyMachine(t *testing.T) {
 	}
 }
 
+func TestVersionsThatNobodyTriedSaySo(t *testing.T) {
+	k := vnet.FRR.Kind()
+	for version, tried := range map[string]bool{"8.4.4": true, "8.4": true, "8.40": false, "10.3.1": true, "9.1": false} {
+		f := healthy()
+		f.Versions = map[vnet.Daemon]string{vnet.FRR: version}
+		r := f.daemon(k)
+		if told := strings.Contains(r.Found, "not tried: 8.4 and 10.3 are"); told == tried || !strings.Contains(r.Found, version) || r.Status != OK {
+			t.Errorf("%s: %+v", version, r)
+		}
+	}
+}
+
 func TestQuotasNeedACapabilityForRunc(t *testing.T) {
 	f := healthy()
 	for runtime, want := range map[string]Status{"crun": OK, "runc": Warn} {

@@ -6,7 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -24,7 +26,7 @@ func Gather(stateDir string) (*Facts, error) {
 	f := &Facts{
 		Root: os.Geteuid() == 0, Arch: runtime.GOARCH, StateDir: stateDir,
 		Sysctls: map[string]int64{}, Namespaces: map[string]bool{}, Probes: map[Probe]error{},
-		Runtime: map[string]string{}, Daemons: map[string]string{},
+		Runtime: map[string]string{}, Daemons: map[string]string{}, Versions: map[vnet.Daemon]string{},
 	}
 	var err error
 	if f.Kernel, err = kernel.Release(); err != nil {
@@ -71,6 +73,9 @@ func readInt(path string) (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 }
 
+// version is how the routing daemons write theirs: 8.4.4, 2.0.12, 10.3.
+var version = regexp.MustCompile(`\d+\.\d+(\.\d+)*`)
+
 // programs looks for the runtimes and the routing daemons, where Debian,
 // Ubuntu and others put them.
 func (f *Facts) programs() {
@@ -89,8 +94,14 @@ func (f *Facts) programs() {
 	find(f.Runtime, "crun")
 	find(f.Runtime, "runc")
 	for _, k := range vnet.DaemonKinds {
-		for _, p := range k.Programs {
+		for _, p := range slices.Concat(k.Programs, k.More) {
 			find(f.Daemons, p, k.Dirs...)
+		}
+		if first := f.Daemons[k.Programs[0]]; first != "" {
+			// BIRD writes it to its error output.
+			if out, err := exec.Command(first, "--version").CombinedOutput(); err == nil {
+				f.Versions[k.Name] = version.FindString(string(out))
+			}
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -178,7 +179,14 @@ func (f *Facts) daemon(k *vnet.DaemonKind) Result {
 	if len(missing) > 0 {
 		return Result{k.Title, Warn, "without " + strings.Join(missing, ", "), "protocols of those daemons are refused in nodes of image host", remedy}
 	}
-	return ok(k.Title, first)
+	found := first
+	if v := f.Versions[k.Name]; v != "" {
+		found += ", version " + v
+		if !slices.ContainsFunc(k.Tried, func(t string) bool { return v == t || strings.HasPrefix(v, t+".") }) {
+			found += fmt.Sprintf(" (not tried: %s are)", strings.Join(k.Tried, " and "))
+		}
+	}
+	return ok(k.Title, found)
 }
 
 // bridgeNetfilter judges whether the machine's firewall sees the frames of LANs.

@@ -150,6 +150,16 @@ func frrOwn(n *vnet.Node) frrUsers {
 	return u
 }
 
+// CalledFor lists the daemons of FRR's that a node's own files call for, where FRR runs
+// there.
+func CalledFor(n *vnet.Node) []string {
+	if n.Routing.Daemon != vnet.FRR {
+		return nil
+	}
+	own := frrOwn(n)
+	return own.daemons
+}
+
 // ospfInstances lists the numbers that the "router ospf NUMBER" of a configuration
 // have.
 func ospfInstances(list []*stanza) []string {

@@ -10,6 +10,7 @@ var birdKind = DaemonKind{
 	Name: BIRD, Title: "BIRD", Package: "bird2",
 	Dirs:       []string{"/usr/sbin"},
 	Programs:   []string{"bird"},
+	Tried:      []string{"2.0.12", "2.17"},
 	Speaks:     map[Protocol][]string{OSPF: nil, BGP: nil, RIP: nil},
 	configures: func(path string) bool { return path == BIRDConfig },
 }

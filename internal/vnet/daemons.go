@@ -16,8 +16,12 @@ type DaemonKind struct {
 	Dirs []string
 	// Programs are those that Trellis starts, the one that always runs first.
 	Programs []string
+	// More are those that it starts where the user's files call for them.
+	More []string
 	// Speaks gives the programs that each protocol takes besides the first.
 	Speaks map[Protocol][]string
+	// Tried lists the versions that Trellis was tried with, by their beginnings.
+	Tried []string
 	// Unnumbered lists the protocols that it speaks over links without subnets.
 	Unnumbered []Protocol
 

@@ -19,6 +19,8 @@ var frrKind = DaemonKind{
 	Speaks: map[Protocol][]string{
 		OSPF: {"ospfd", "ospf6d"}, ISIS: {"isisd"}, BGP: {"bgpd"}, RIP: {"ripd", "ripngd"},
 	},
+	More:       FRRDaemons,
+	Tried:      []string{"8.4", "10.3"},
 	Unnumbered: []Protocol{OSPF, ISIS},
 	configures: isFRRConfig,
 	addressed:  frrAddressed,

@@ -10,6 +10,8 @@ import (
 type Machine struct {
 	Netem    bool            // delay, jitter and loss
 	Programs map[string]bool // routing daemons, by name: zebra, ospfd, bird
+	// Calls gives the daemons that a node's own files call for; nil: nobody knows.
+	Calls func(*Node) []string
 	// Sysctls tries the sysctls of a node, and gives what is wrong with those that
 	// cannot be set; nil: nobody knows.
 	Sysctls func(map[string]string) map[string]error
@@ -25,15 +27,23 @@ func (v *VNet) Unsupported(m Machine) Errors {
 		if n.Image != DefaultImage {
 			continue // an image brings its own programs
 		}
-		var missing []string
-		for _, p := range n.programs() {
-			if !m.Programs[p] {
-				missing = append(missing, p)
+		at, lacks := fmt.Sprintf("nodes[%d].routing", i), func(p string) bool { return !m.Programs[p] }
+		needed := n.programs()
+		missing := slices.DeleteFunc(slices.Clone(needed), func(p string) bool { return !lacks(p) })
+		if m.Calls != nil && len(needed) > 0 && len(missing) == 0 {
+			for _, p := range m.Calls(n) {
+				if lacks(p) {
+					missing = append(missing, p)
+					at = fmt.Sprintf("nodes[%d].files", i)
+				}
 			}
 		}
 		if len(missing) > 0 {
-			c.add(fmt.Sprintf("nodes[%d].routing", i), "install it (`trellis doctor` names the package), or give the node an image that has it",
-				"node %q needs %s, which this machine does not have", clip(n.Name), strings.Join(missing, ", "))
+			remedy := "install it (`trellis doctor` names the package), or give the node an image that has it"
+			if first := needed[0]; !lacks(first) {
+				remedy = fmt.Sprintf("the installed %s goes without: give the node an image that has it, or leave out what needs it", n.Routing.Daemon.Kind().Title)
+			}
+			c.add(at, remedy, "node %q needs %s, which this machine does not have", clip(n.Name), strings.Join(missing, ", "))
 		}
 	}
 	c.trySysctls(m)

@@ -159,7 +159,8 @@ func TestOwnConfigurationNamesTheDaemon(t *testing.T) {
 		"bird":            {Node{Files: bird}, BIRD, ""},
 		"static and bird": {Node{Files: bird, Routing: Routing{Protocol: Static}}, BIRD, ""},
 		"own command":     {Node{Files: bird, Cmd: []string{"bird"}}, "", ""},
-		"own image":       {Node{Files: bird, Image: "lab:1"}, "", ""},
+		"own image":       {Node{Files: bird, Image: "lab:1"}, BIRD, ""}, // which may have a command
+		"both for images": {Node{Files: append(frrConf(""), bird...), Image: "lab:1"}, "", ""},
 		"both":            {Node{Files: append(frrConf(""), bird...)}, FRR, "configurations of FRR and of BIRD"},
 		"no configuration": {Node{Routing: Routing{Protocol: None, Daemon: BIRD}}, BIRD,
 			"asks for bird and for no protocol"},

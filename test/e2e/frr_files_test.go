@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -129,6 +130,26 @@ func frrFilesAsTheyAre(t *testing.T, image string) {
 			}
 		})
 	}
+}
+
+// What the installed FRR goes without is refused by line before anything is made, with
+// a remedy that helps.
+func TestDaemonsThatTheInstalledFRRLacks(t *testing.T) {
+	t.Parallel()
+	needFRR(t)
+	if _, err := os.Stat("/usr/lib/frr/pim6d"); err == nil {
+		t.Skip("this FRR has pim6d")
+	}
+	s := testenv.StartService(t, testenv.Options{})
+	file := write(t, "pim6.yaml", "name: pim6\nnodes:\n  r1:\n    files:\n      /etc/frr/frr.conf: {content: \"interface eth1\\n ipv6 pim\\n\"}\n  r2: {}\nlinks: [[r1, r2]]\n")
+	_, stderr, code := s.Trellis("validate", "--here", file)
+	if code != 2 || !strings.Contains(stderr, `:4: node "r1" needs pim6d, which this machine does not have; the installed FRR goes without: give the node an image that has it`) {
+		t.Errorf("validate --here: exit status %d: %s", code, stderr)
+	}
+	if _, stderr, code = s.Trellis("up", file); code == 0 || !strings.Contains(stderr, "pim6d, which this machine lacks: the installed FRR goes without") {
+		t.Errorf("up: exit status %d: %s", code, stderr)
+	}
+	nothingLeft(t, s)
 }
 
 // within tries until something holds, and tells whether it has come to.
