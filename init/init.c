@@ -101,7 +101,7 @@ static void write_status(void)
 			continue;
 		p = put(p, s->name);
 		*p++ = ' ';
-		p = put(p, s->state == WAITING && s->ready ? "waiting" : words[s->state]);
+		p = put(p, s->state == WAITING && s->ready ? "waiting" : s->state == RUNNING && s->unloaded ? "loading" : words[s->state]);
 		*p++ = ' ';
 		p = number(p, (u64)s->pid);
 		*p++ = ' ';

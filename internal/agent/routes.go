@@ -341,8 +341,7 @@ func (w *worker) look(ctx context.Context, c *routeCheck) (int, error) {
 
 // soughtAddresses gives, by name, the address of each family that stands for a
 // node, as `trellis ping` tries it: of lo where there is one, and none that several
-// nodes have. They are read in the
-// nodes, since users' own configuration sets them. Where no user configures the
+// nodes have. They are read in the nodes, since users' own configuration sets them. Where no user configures the
 // routing, nobody asks for them; where one does, networks are small.
 func (c *routeCheck) soughtAddresses() (map[string][]netip.Addr, error) {
 	if !slices.ContainsFunc(slices.Collect(maps.Values(c.nodes)), func(r *routeNode) bool { return r.own }) {

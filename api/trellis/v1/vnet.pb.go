@@ -2195,7 +2195,7 @@ func (x *NodeStatus) GetRepairs() int32 {
 type ServiceStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// running | stopping | waiting: for what it starts after | failing: it has ended, and starts
+	// running | loading: its configuration is to be loaded | stopping | waiting: for what it starts after | failing: it has ended, and starts
 	// again after a pause | exited: it ran once, and well | failed: it ran once
 	State         string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
 	Pid           int32  `protobuf:"varint,3,opt,name=pid,proto3" json:"pid,omitempty"` // inside the node

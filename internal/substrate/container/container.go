@@ -150,6 +150,7 @@ type ServiceState string
 const (
 	ServiceRunning  ServiceState = "running"
 	ServiceWaiting  ServiceState = "waiting" // for what it starts after
+	ServiceLoading  ServiceState = "loading" // runs, and its configuration is to be loaded
 	ServiceStopping ServiceState = "stopping"
 	ServiceBackoff  ServiceState = "backoff" // ended; starts again after a pause
 	ServiceExited   ServiceState = "exited"  // the image's command, which runs once

@@ -124,6 +124,8 @@ func TestLoaded(t *testing.T) {
 		{Name: "load", Argv: []string{"/bin/sh", "-c", `echo load "$@" $(ls /tmp/*.vty) >> /tmp/loads`, "sh"}, Loads: true},
 	}
 	mustStart(t, r, s)
+	// Who is told that it runs may count on its configuration.
+	eventually(t, "one waits for the other", func() bool { return service(t, r, s.ID, "a").State == ServiceLoading })
 	loads := func(want string) {
 		t.Helper()
 		eventually(t, fmt.Sprintf("%q was loaded", want), func() bool {
