@@ -200,7 +200,7 @@ func TestAnswersOfTheFIBGo(t *testing.T) {
 			tick() // so that the entry is fresh when it goes
 			for range 2 {
 				if verdict, _ := r.forward(c.frame); verdict != xdpRedirect {
-					t.Fatalf("%s, round %d: verdict %d before", c.name, round, verdict)
+					t.Fatalf("%s, round %d: verdict %d before, for %v", c.name, round, verdict, r.counters(t, r.port).Stack)
 				}
 			}
 			c.set()
