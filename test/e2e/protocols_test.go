@@ -97,21 +97,24 @@ func protocolsConverge(t *testing.T, image string) {
 	nothingLeft(t, s)
 }
 
-// routesOf gives what the kernel and FRR know of routes in the first node that
-// an error message of up says has no route.
+// routesOf gives what the kernel and FRR know of routes in the node that an error
+// message of up says has no route first, and what BGP knows in all.
 func routesOf(s *testenv.Service, network, message string) string {
 	var node string
 	if _, err := fmt.Sscanf(message[strings.LastIndex(message, "after "):], "after %s %s has", new(string), &node); err != nil {
 		return "no node to look at: " + err.Error()
 	}
 	var b strings.Builder
-	for _, command := range [][]string{
-		{"ip", "addr"}, {"ip", "-4", "route"}, {"ip", "-6", "route"}, {"ip", "neigh"},
-		{"vtysh", "-c", "show bgp summary", "-c", "show bgp ipv6", "-c", "show bgp nexthop", "-c", "show ipv6 route", "-c", "show ipv6 nht"},
-	} {
+	run := func(node string, command ...string) {
 		stdout, stderr, _ := s.Trellis(append([]string{"exec", network + "/" + node, "--"}, command...)...)
-		fmt.Fprintf(&b, "--- %s\n%s%s", strings.Join(command, " "), stdout, stderr)
+		fmt.Fprintf(&b, "--- %s: %s\n%s%s", node, strings.Join(command, " "), stdout, stderr)
 	}
+	for _, bgp := range strings.Fields("a b c d") {
+		run(bgp, "sh", "-c", "vtysh -c 'show bgp summary' | grep -E '^[0-9a-f]+[.:]'; vtysh -c 'show bgp ipv6' | grep '^ \\*'; vtysh -c 'show bgp neighbors' | grep -E 'BGP neighbor is|state =|local:|Nexthop|reset|dropped|BGP Connect'")
+		stdout, stderr, _ := s.Trellis("logs", network+"/"+bgp)
+		fmt.Fprintf(&b, "--- %s: logs\n%s%s", bgp, stdout, stderr)
+	}
+	run(node, "sh", "-c", "ip addr; ip -4 route; ip -6 route; ip neigh; vtysh -c 'show bgp nexthop' -c 'show ipv6 route'")
 	return b.String()
 }
 
