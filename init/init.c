@@ -28,13 +28,13 @@
  *		daemons' configuration, see below
  *	generation: any change restarts the service
  *	uid, gid, working directory
- *	path to wait for before starting ("" none; at most 5 s): it is there, and
+ *	path to wait for before starting ("" none; at most 60 s): it is there, and
  *		listens if it is a socket
  *	path by which it is ready for its configuration ("" it is not loaded)
  *	number of arguments, the arguments, number of variables, the variables
  *
  * Of kind "l" there is one at most. It runs once all daemons that are loaded are
- * ready, or have been waited for 5 s: for all of them together as it stands, and
+ * ready, or have been waited for 60 s: for all of them together as it stands, and
  * for one that has started anew with two arguments more, "-d NAME".
  *
  * The status is text: "trellis-status-1 SEQ", a line "name state pid restarts
@@ -55,7 +55,8 @@ enum {
 	MAX_LOG = 16 << 10,
 	NAME = 32,
 	FIRST_PAUSE = 100, LAST_PAUSE = 30000, LONG_RUN = 10000, /* ms */
-	STOP_TIME = 5000, READY_TIME = 5000, READY_POLL = 10,	 /* ms */
+	STOP_TIME = 5000, READY_TIME = 60000,			 /* ms */
+	READY_POLL = 10, SLOW_POLL = 100, SLOW_AFTER = 1000,	 /* ms */
 };
 
 enum state { FREE, WAITING, RUNNING, STOPPING, EXITED };
@@ -336,6 +337,12 @@ static int ready(const char *path)
 	return found;
 }
 
+/* poll_pause gives after how long to look again for what was first looked for at since. */
+static u64 poll_pause(u64 since)
+{
+	return now() > since + SLOW_AFTER ? SLOW_POLL : READY_POLL;
+}
+
 /* spawn starts a service's process; for only, see child. */
 static void spawn(struct service *s, const char *only)
 {
@@ -370,7 +377,7 @@ static void start(struct service *s)
 		if (!s->ready)
 			s->ready = now() + READY_TIME;
 		if (now() < s->ready) {
-			s->due = now() + READY_POLL;
+			s->due = now() + poll_pause(s->ready - READY_TIME);
 			return;
 		}
 	}
@@ -411,7 +418,7 @@ static i64 load_daemons(void)
 	if (!loader || !pending || loader->state == RUNNING || loader->state == STOPPING)
 		return -1;
 	if (later)
-		return READY_POLL;
+		return (i64)poll_pause(first ? first->since : t);
 	int all = !loaded && pending > 1;
 	spawn(loader, all ? 0 : first->name);
 	if (loader->state != RUNNING)

@@ -62,7 +62,7 @@ type Service struct {
 	Env  []string `json:"env,omitempty"`
 	// After names a path inside the node that must exist before init starts the
 	// service (FRR's daemons need zebra's socket); empty: none. Init looks for
-	// it every few milliseconds, and starts the service anyway after 5 s. Such a
+	// it every few milliseconds, and starts the service anyway after 60 s. Such a
 	// service starts anew when one that waits for nothing ends.
 	After string `json:"after,omitempty"`
 	// Ready names a path inside the node by which the service is ready to have its
@@ -70,7 +70,7 @@ type Service struct {
 	Ready string `json:"ready,omitempty"`
 	// Loads says that the service loads the configuration of those that have Ready; one
 	// of a node's at most. It runs once all of these are ready, or have been waited for
-	// 5 s, and ends; for one of them that starts anew it runs again, with two arguments
+	// 60 s, and ends; for one of them that starts anew it runs again, with two arguments
 	// more: -d and the name.
 	Loads bool `json:"loads,omitempty"`
 	// Optional says that the service is left out, and unknown to the node's init, where

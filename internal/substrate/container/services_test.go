@@ -162,13 +162,14 @@ func TestLoaded(t *testing.T) {
 }
 
 // A socket that others wait for is there when it listens, not when it is bound: who
-// connects before is refused.
+// connects before is refused. On a busy machine that takes zebra more than 5 s, and
+// bgpd, started meanwhile, takes sessions that it then has no IPv6 route of.
 func TestFollowersOfASocket(t *testing.T) {
 	r := newRuntime(t, Config{})
 	s := spec("a")
 	const (
 		open  = `use Socket; socket(my $s, AF_UNIX, SOCK_STREAM, 0); my $at = pack_sockaddr_un("/tmp/socket"); `
-		maker = open + `bind($s, $at) or die; select(undef, undef, undef, 0.5); listen($s, 1); sleep 1000`
+		maker = open + `bind($s, $at) or die; select(undef, undef, undef, 6); listen($s, 1); sleep 1000`
 		// What is refused ends.
 		follower = open + `connect($s, $at) or die; open(my $f, ">", "/tmp/seen"); print $f "connected"; close $f; sleep 1000`
 	)

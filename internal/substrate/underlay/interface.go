@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -53,9 +54,15 @@ func (u *Underlay) isLocal(a netip.Addr) bool {
 	return errors.Is(err, errLocal)
 }
 
-// inspect looks at the interfaces of the uplinks.
-func (u *Underlay) inspect() (map[string]Interface, error) {
-	all := make(map[string]Interface, len(u.uplinks))
+// localWithin bounds what Open waits for addresses to become the machine's own.
+const localWithin = time.Second
+
+// inspect looks at the interfaces of the uplinks, and tells whether an address is
+// not the machine's own yet: the kernel shows an IPv6 address as soon as it is added,
+// and takes packets for it when a work queue has got to it, duplicates looked for
+// or not (addrconf_dad_work, net/ipv6/addrconf.c). Such a one is left out.
+func (u *Underlay) inspect() (all map[string]Interface, pending bool, err error) {
+	all = make(map[string]Interface, len(u.uplinks))
 	for name := range u.uplinks {
 		l, err := u.conn.Link(0, name)
 		switch {
@@ -63,15 +70,22 @@ func (u *Underlay) inspect() (map[string]Interface, error) {
 			all[name] = Interface{Name: name}
 			continue
 		case err != nil:
-			return nil, fmt.Errorf("look at the interface %s: %w", name, err)
+			return nil, false, fmt.Errorf("look at the interface %s: %w", name, err)
 		}
 		i := Interface{Name: name, Index: l.Index, Up: l.Up(), Carrier: l.Carrier(), Ethernet: l.Type == unix.ARPHRD_ETHER, MTU: l.MTU}
 		if i.Addrs, err = u.addresses(l.Index); err != nil {
-			return nil, fmt.Errorf("read the addresses of %s: %w", name, err)
+			return nil, false, fmt.Errorf("read the addresses of %s: %w", name, err)
+		}
+		if i.Up {
+			i.Addrs = slices.DeleteFunc(i.Addrs, func(a netip.Addr) bool {
+				later := a.Is6() && !u.isLocal(a)
+				pending = pending || later
+				return later
+			})
 		}
 		all[name] = i
 	}
-	return all, nil
+	return all, pending, nil
 }
 
 // addresses reads the addresses of an interface that packets can be sent from.

@@ -103,8 +103,13 @@ func Open(uplinks []string) (_ *Underlay, err error) {
 	if err = u.adoptHops(); err != nil {
 		return nil, err
 	}
-	if u.interfaces, err = u.inspect(); err != nil {
-		return nil, err
+	for began, pending := time.Now(), true; pending; time.Sleep(time.Millisecond) {
+		if u.interfaces, pending, err = u.inspect(); err != nil {
+			return nil, err
+		}
+		if time.Since(began) > localWithin {
+			break
+		}
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	u.stop = stop
@@ -344,10 +349,11 @@ func (u *Underlay) refresh() (changed bool, next time.Duration) {
 		}
 	}
 	u.states = states
-	interfaces, err := u.inspect()
-	if err != nil {
+	interfaces, pending, err := u.inspect()
+	if err != nil || pending {
 		next = retryEvery
-	} else {
+	}
+	if err == nil {
 		if !maps.EqualFunc(interfaces, u.interfaces, Interface.same) {
 			changed, u.everything = true, true
 		}
