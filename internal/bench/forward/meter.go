@@ -192,11 +192,14 @@ func loadWith(spec *ebpf.CollectionSpec, objects any, constants map[string]any) 
 
 // run sends at least n frames from the generator's core, and gives what became of
 // them. A run whose frames were received on another core says nothing of the cost
-// of one, and is made again.
+// of one, and is made again; one of which too few arrived to tell, too: a forwarder
+// that is a process may have been kept from its core.
 func (m *meter) run(n uint32) (s sample, err error) {
 	for range attempts {
 		s, err = m.runOnce(n)
-		if elsewhere := (*elsewhereError)(nil); !errors.As(err, &elsewhere) {
+		elsewhere := (*elsewhereError)(nil)
+		starved := err == nil && s.ns == 0 && s.arrived > 0
+		if !starved && !errors.As(err, &elsewhere) {
 			break
 		}
 	}
