@@ -74,6 +74,24 @@ func (a *Agent) Restart(ctx context.Context, vnet, node, service string) error {
 	}
 }
 
+// StopService implements [agentapi.Agent].
+func (a *Agent) StopService(ctx context.Context, vnet, node, service string) error {
+	s, err := a.state(vnet, node)
+	if err != nil {
+		return err
+	}
+	return serviceError(a.containers.StopService(ctx, s.ID, service))
+}
+
+// StartService implements [agentapi.Agent].
+func (a *Agent) StartService(ctx context.Context, vnet, node, service string) error {
+	s, err := a.state(vnet, node)
+	if err != nil {
+		return err
+	}
+	return serviceError(a.containers.StartService(ctx, s.ID, service))
+}
+
 // expectExit notes that a node's end is wanted, so that it counts as no failure.
 func (w *worker) expectExit(node string, on bool) {
 	w.mu.Lock()

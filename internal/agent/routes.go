@@ -538,7 +538,7 @@ func (w *worker) servicesRun(r *routeNode) bool {
 		case d.Optional && !known: // the node has no such program
 			return false
 		}
-		return state != container.ServiceRunning
+		return state != container.ServiceRunning && state != container.ServiceStopped
 	})
 }
 

@@ -274,6 +274,8 @@ func serviceFailure(s container.ServiceStatus) string {
 		end = fmt.Sprintf("is ended by signal %d", s.Exit-128)
 	}
 	switch {
+	case s.State == container.ServiceStopped:
+		return s.Name + " is stopped"
 	case s.State == container.ServiceBackoff && s.Restarts == 1:
 		return fmt.Sprintf("%s %s (1 restart)", s.Name, end)
 	case s.State == container.ServiceBackoff && s.Restarts > 1:

@@ -134,7 +134,7 @@ func policed(s container.State, fast string) (string, error) {
 // serviceState gives a service's state in the API's words.
 func serviceState(s container.ServiceStatus) string {
 	switch s.State {
-	case container.ServiceRunning, container.ServiceWaiting, container.ServiceLoading, container.ServiceStopping:
+	case container.ServiceRunning, container.ServiceWaiting, container.ServiceLoading, container.ServiceStopping, container.ServiceStopped:
 		return string(s.State)
 	case container.ServiceBackoff:
 		if s.Restarts == 0 {

@@ -39,6 +39,11 @@ type Agent interface {
 	// Restart restarts a service of a node or, if none is named, the node, and
 	// returns when the node runs again.
 	Restart(ctx context.Context, vnet, node, service string) error
+	// StopService ends a service of a node, which stays so until it, or the node, is
+	// started again. It returns when the service has ended.
+	StopService(ctx context.Context, vnet, node, service string) error
+	// StartService starts a service of a node that was stopped.
+	StartService(ctx context.Context, vnet, node, service string) error
 	// Addresses gives the global addresses that nodes of a VNet that run here have,
 	// by node, those of lo first; all nodes when none is named.
 	Addresses(ctx context.Context, vnet string, nodes []string) (map[string][]netip.Addr, error)

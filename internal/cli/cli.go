@@ -143,6 +143,8 @@ var commands = []struct {
 	{groupInside, newConsoleCommand},
 	{groupInside, newLogsCommand},
 	{groupInside, newRestartCommand},
+	{groupInside, newStopCommand},
+	{groupInside, newStartCommand},
 	{groupInside, newPingCommand},
 	{groupInside, newLinkCommand},
 	{groupInside, newCaptureCommand},

@@ -106,6 +106,27 @@ func completeNode(ctx context.Context, c trellisv1connect.VNetServiceClient, arg
 	return words, 0
 }
 
+func completeDaemon(ctx context.Context, c trellisv1connect.VNetServiceClient, args []string, word string) ([]string, cobra.ShellCompDirective) {
+	if len(args) != 1 {
+		return completeNode(ctx, c, args, word)
+	}
+	name, node, _ := strings.Cut(args[0], "/")
+	resp, err := c.Get(ctx, connect.NewRequest(&trellisv1.GetRequest{Name: name}))
+	if err != nil {
+		return nil, 0
+	}
+	var words []string
+	for _, n := range resp.Msg.GetNodes() {
+		if n.GetName() != node {
+			continue
+		}
+		for _, s := range n.GetServices() {
+			words = append(words, s.GetName())
+		}
+	}
+	return words, 0
+}
+
 func completeInterface(ctx context.Context, c trellisv1connect.VNetServiceClient, args []string, word string) ([]string, cobra.ShellCompDirective) {
 	node, _, colon := strings.Cut(word, ":")
 	if len(args) > 0 || !colon {

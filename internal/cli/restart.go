@@ -54,7 +54,7 @@ func newRestartCommand(env *Env) *cobra.Command {
 			fmt.Fprintf(env.Stdout, "restarted %s\n", what)
 			return nil
 		},
-		ValidArgsFunction: completeWith(env, completeNode),
+		ValidArgsFunction: completeWith(env, completeDaemon),
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", 90*time.Second, "give up waiting after this long")
 	return cmd

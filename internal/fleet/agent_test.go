@@ -62,6 +62,14 @@ func (a *agent) Restart(_ context.Context, vnet, node, service string) error {
 	return fmt.Errorf("restarted %s/%s:%s", vnet, node, service)
 }
 
+func (a *agent) StopService(_ context.Context, vnet, node, service string) error {
+	return errors.Join(a.err, fmt.Errorf("stopped %s/%s:%s", vnet, node, service))
+}
+
+func (a *agent) StartService(_ context.Context, vnet, node, service string) error {
+	return errors.Join(a.err, fmt.Errorf("started %s/%s:%s", vnet, node, service))
+}
+
 func (a *agent) Capture(ctx context.Context, vnet, node, iface string, snaplen uint32, count uint64, w io.Writer) error {
 	for i := range count {
 		if _, err := fmt.Fprintf(w, "%s/%s:%s %d %d\n", vnet, node, iface, snaplen, i); err != nil {

@@ -251,6 +251,18 @@ func (c *client) Restart(ctx context.Context, vnet, node, service string) error 
 	return c.explain(ctx, err)
 }
 
+// StopService implements [agentapi.Agent].
+func (c *client) StopService(ctx context.Context, vnet, node, service string) error {
+	_, err := c.rpc.StopService(ctx, connect.NewRequest(&trellisv1.StopServiceRequest{Vnet: vnet, Node: node, Service: service}))
+	return c.explain(ctx, err)
+}
+
+// StartService implements [agentapi.Agent].
+func (c *client) StartService(ctx context.Context, vnet, node, service string) error {
+	_, err := c.rpc.StartService(ctx, connect.NewRequest(&trellisv1.StartServiceRequest{Vnet: vnet, Node: node, Service: service}))
+	return c.explain(ctx, err)
+}
+
 // Ping implements [agentapi.Agent].
 func (c *client) Ping(ctx context.Context, r agentapi.PingRequest, progress func(done, total int)) (*agentapi.PingResult, error) {
 	call, cancel := context.WithCancel(ctx)

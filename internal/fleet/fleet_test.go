@@ -369,6 +369,12 @@ func TestLogsAndRestart(t *testing.T) {
 	if err := <-s.agent.ended; err == nil {
 		t.Error("the agent goes on following")
 	}
+	if err := s.beta(t).StopService(t.Context(), "x", "a", "ospfd"); err == nil || err.Error() != "on beta: stopped x/a:ospfd" {
+		t.Errorf("stop: %v", err)
+	}
+	if err := s.beta(t).StartService(t.Context(), "x", "a", "ospfd"); err == nil || err.Error() != "on beta: started x/a:ospfd" {
+		t.Errorf("start: %v", err)
+	}
 	if err := s.beta(t).Restart(t.Context(), "x", "a", "ospfd"); err == nil || err.Error() != "on beta: restarted x/a:ospfd" {
 		t.Errorf("restart: %v", err)
 	}

@@ -238,6 +238,22 @@ func (s *service) Restart(ctx context.Context, req *connect.Request[trellisv1.Re
 	return connect.NewResponse(&trellisv1.RestartResponse{}), nil
 }
 
+// StopService serves AgentService.
+func (s *service) StopService(ctx context.Context, req *connect.Request[trellisv1.StopServiceRequest]) (*connect.Response[trellisv1.StopServiceResponse], error) {
+	if err := s.agent.StopService(ctx, req.Msg.Vnet, req.Msg.Node, req.Msg.Service); err != nil {
+		return nil, fail(err)
+	}
+	return connect.NewResponse(&trellisv1.StopServiceResponse{}), nil
+}
+
+// StartService serves AgentService.
+func (s *service) StartService(ctx context.Context, req *connect.Request[trellisv1.StartServiceRequest]) (*connect.Response[trellisv1.StartServiceResponse], error) {
+	if err := s.agent.StartService(ctx, req.Msg.Vnet, req.Msg.Node, req.Msg.Service); err != nil {
+		return nil, fail(err)
+	}
+	return connect.NewResponse(&trellisv1.StartServiceResponse{}), nil
+}
+
 // SendEchoes serves AgentService.
 func (s *service) SendEchoes(ctx context.Context, req *connect.Request[trellisv1.SendEchoesRequest], stream *connect.ServerStream[trellisv1.SendEchoesResponse]) error {
 	r, err := echoesFromProto(req.Msg)

@@ -42,6 +42,34 @@ func (s *Service) Restart(ctx context.Context, req *connect.Request[trellisv1.Re
 	return connect.NewResponse(&trellisv1.RestartResponse{}), nil
 }
 
+// StopService ends a service of a node, and has it stay so.
+func (s *Service) StopService(ctx context.Context, req *connect.Request[trellisv1.StopServiceRequest]) (*connect.Response[trellisv1.StopServiceResponse], error) {
+	m := req.Msg
+	agent, err := s.agentOf(ctx, m.Vnet, m.Node)
+	if err != nil {
+		return nil, err
+	}
+	if err := agent.StopService(ctx, m.Vnet, m.Node, m.Service); err != nil {
+		return nil, s.fail(err)
+	}
+	s.log.Info("stopped", "vnet", m.Vnet, "node", m.Node, "service", m.Service)
+	return connect.NewResponse(&trellisv1.StopServiceResponse{}), nil
+}
+
+// StartService starts a service of a node that was stopped.
+func (s *Service) StartService(ctx context.Context, req *connect.Request[trellisv1.StartServiceRequest]) (*connect.Response[trellisv1.StartServiceResponse], error) {
+	m := req.Msg
+	agent, err := s.agentOf(ctx, m.Vnet, m.Node)
+	if err != nil {
+		return nil, err
+	}
+	if err := agent.StartService(ctx, m.Vnet, m.Node, m.Service); err != nil {
+		return nil, s.fail(err)
+	}
+	s.log.Info("started", "vnet", m.Vnet, "node", m.Node, "service", m.Service)
+	return connect.NewResponse(&trellisv1.StartServiceResponse{}), nil
+}
+
 // agentOf gives the agent of the substrate node that a node is placed on. Its error
 // has a code.
 func (s *Service) agentOf(ctx context.Context, vnet, node string) (agentapi.Agent, error) {

@@ -327,7 +327,9 @@ func TestClientsHearTheSentence(t *testing.T) {
 	}
 	capture.Receive()
 	_, restartErr := c.Restart(t.Context(), connect.NewRequest(&trellisv1.RestartRequest{Vnet: "x", Node: "b"}))
-	for call, err := range map[string]error{"Exec": execErr, "Capture": capture.Err(), "Restart": restartErr} {
+	_, stopErr := c.StopService(t.Context(), connect.NewRequest(&trellisv1.StopServiceRequest{Vnet: "x", Node: "b", Service: "zebra"}))
+	_, startErr := c.StartService(t.Context(), connect.NewRequest(&trellisv1.StartServiceRequest{Vnet: "x", Node: "b", Service: "zebra"}))
+	for call, err := range map[string]error{"Exec": execErr, "Capture": capture.Err(), "Restart": restartErr, "StopService": stopErr, "StartService": startErr} {
 		var known *connect.Error
 		if !errors.As(err, &known) || known.Code() != connect.CodeUnavailable || !strings.Contains(known.Message(), sentence) {
 			t.Errorf("%s: %v, want %q", call, err, sentence)

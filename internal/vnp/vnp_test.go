@@ -129,6 +129,16 @@ func (s *substrate) Restart(_ context.Context, _, node, service string) error {
 	return nil
 }
 
+func (s *substrate) StopService(_ context.Context, _, node, service string) error {
+	s.enter(node + " stop " + service)
+	return nil
+}
+
+func (s *substrate) StartService(_ context.Context, _, node, service string) error {
+	s.enter(node + " start " + service)
+	return nil
+}
+
 func (s *substrate) Capture(ctx context.Context, _, node, iface string, _ uint32, count uint64, w io.Writer) error {
 	s.enter(node + ":" + iface)
 	for range count {

@@ -1145,7 +1145,7 @@ const file_trellis_v1_agent_proto_rawDesc = "" +
 	"\x13UplinkStatsResponse\x122\n" +
 	"\auplinks\x18\x01 \x03(\v2\x18.trellis.v1.UplinkStatusR\auplinks\"\x11\n" +
 	"\x0fSweepAllRequest\"\x12\n" +
-	"\x10SweepAllResponse2\xa7\a\n" +
+	"\x10SweepAllResponse2\xca\b\n" +
 	"\fAgentService\x12B\n" +
 	"\aPrepare\x12\x1a.trellis.v1.PrepareRequest\x1a\x1b.trellis.v1.PrepareResponse\x12H\n" +
 	"\tPreparing\x12\x1c.trellis.v1.PreparingRequest\x1a\x1d.trellis.v1.PreparingResponse\x12?\n" +
@@ -1153,7 +1153,9 @@ const file_trellis_v1_agent_proto_rawDesc = "" +
 	"\x04Exec\x12\x17.trellis.v1.ExecRequest\x1a\x18.trellis.v1.ExecResponse(\x010\x01\x12D\n" +
 	"\aCapture\x12\x1a.trellis.v1.CaptureRequest\x1a\x1b.trellis.v1.CaptureResponse0\x01\x12;\n" +
 	"\x04Logs\x12\x17.trellis.v1.LogsRequest\x1a\x18.trellis.v1.LogsResponse0\x01\x12B\n" +
-	"\aRestart\x12\x1a.trellis.v1.RestartRequest\x1a\x1b.trellis.v1.RestartResponse\x12M\n" +
+	"\aRestart\x12\x1a.trellis.v1.RestartRequest\x1a\x1b.trellis.v1.RestartResponse\x12N\n" +
+	"\vStopService\x12\x1e.trellis.v1.StopServiceRequest\x1a\x1f.trellis.v1.StopServiceResponse\x12Q\n" +
+	"\fStartService\x12\x1f.trellis.v1.StartServiceRequest\x1a .trellis.v1.StartServiceResponse\x12M\n" +
 	"\n" +
 	"SendEchoes\x12\x1d.trellis.v1.SendEchoesRequest\x1a\x1e.trellis.v1.SendEchoesResponse0\x01\x12H\n" +
 	"\tAddresses\x12\x1c.trellis.v1.AddressesRequest\x1a\x1d.trellis.v1.AddressesResponse\x12H\n" +
@@ -1176,40 +1178,44 @@ func file_trellis_v1_agent_proto_rawDescGZIP() []byte {
 
 var file_trellis_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_trellis_v1_agent_proto_goTypes = []any{
-	(*PrepareRequest)(nil),      // 0: trellis.v1.PrepareRequest
-	(*PrepareResponse)(nil),     // 1: trellis.v1.PrepareResponse
-	(*PreparingRequest)(nil),    // 2: trellis.v1.PreparingRequest
-	(*PreparingResponse)(nil),   // 3: trellis.v1.PreparingResponse
-	(*DryRunRequest)(nil),       // 4: trellis.v1.DryRunRequest
-	(*DryRunResponse)(nil),      // 5: trellis.v1.DryRunResponse
-	(*SendEchoesRequest)(nil),   // 6: trellis.v1.SendEchoesRequest
-	(*Endpoint)(nil),            // 7: trellis.v1.Endpoint
-	(*SendEchoesResponse)(nil),  // 8: trellis.v1.SendEchoesResponse
-	(*EchoProgress)(nil),        // 9: trellis.v1.EchoProgress
-	(*EchoResult)(nil),          // 10: trellis.v1.EchoResult
-	(*EchoFailure)(nil),         // 11: trellis.v1.EchoFailure
-	(*AddressesRequest)(nil),    // 12: trellis.v1.AddressesRequest
-	(*AddressesResponse)(nil),   // 13: trellis.v1.AddressesResponse
-	(*NodeStatsRequest)(nil),    // 14: trellis.v1.NodeStatsRequest
-	(*NodeStatsResponse)(nil),   // 15: trellis.v1.NodeStatsResponse
-	(*PortStatsRequest)(nil),    // 16: trellis.v1.PortStatsRequest
-	(*PortStatsResponse)(nil),   // 17: trellis.v1.PortStatsResponse
-	(*UplinkStatsRequest)(nil),  // 18: trellis.v1.UplinkStatsRequest
-	(*UplinkStatsResponse)(nil), // 19: trellis.v1.UplinkStatsResponse
-	(*SweepAllRequest)(nil),     // 20: trellis.v1.SweepAllRequest
-	(*SweepAllResponse)(nil),    // 21: trellis.v1.SweepAllResponse
-	(*Step)(nil),                // 22: trellis.v1.Step
-	(*NodeStatus)(nil),          // 23: trellis.v1.NodeStatus
-	(*PortStatus)(nil),          // 24: trellis.v1.PortStatus
-	(*UplinkStatus)(nil),        // 25: trellis.v1.UplinkStatus
-	(*ExecRequest)(nil),         // 26: trellis.v1.ExecRequest
-	(*CaptureRequest)(nil),      // 27: trellis.v1.CaptureRequest
-	(*LogsRequest)(nil),         // 28: trellis.v1.LogsRequest
-	(*RestartRequest)(nil),      // 29: trellis.v1.RestartRequest
-	(*ExecResponse)(nil),        // 30: trellis.v1.ExecResponse
-	(*CaptureResponse)(nil),     // 31: trellis.v1.CaptureResponse
-	(*LogsResponse)(nil),        // 32: trellis.v1.LogsResponse
-	(*RestartResponse)(nil),     // 33: trellis.v1.RestartResponse
+	(*PrepareRequest)(nil),       // 0: trellis.v1.PrepareRequest
+	(*PrepareResponse)(nil),      // 1: trellis.v1.PrepareResponse
+	(*PreparingRequest)(nil),     // 2: trellis.v1.PreparingRequest
+	(*PreparingResponse)(nil),    // 3: trellis.v1.PreparingResponse
+	(*DryRunRequest)(nil),        // 4: trellis.v1.DryRunRequest
+	(*DryRunResponse)(nil),       // 5: trellis.v1.DryRunResponse
+	(*SendEchoesRequest)(nil),    // 6: trellis.v1.SendEchoesRequest
+	(*Endpoint)(nil),             // 7: trellis.v1.Endpoint
+	(*SendEchoesResponse)(nil),   // 8: trellis.v1.SendEchoesResponse
+	(*EchoProgress)(nil),         // 9: trellis.v1.EchoProgress
+	(*EchoResult)(nil),           // 10: trellis.v1.EchoResult
+	(*EchoFailure)(nil),          // 11: trellis.v1.EchoFailure
+	(*AddressesRequest)(nil),     // 12: trellis.v1.AddressesRequest
+	(*AddressesResponse)(nil),    // 13: trellis.v1.AddressesResponse
+	(*NodeStatsRequest)(nil),     // 14: trellis.v1.NodeStatsRequest
+	(*NodeStatsResponse)(nil),    // 15: trellis.v1.NodeStatsResponse
+	(*PortStatsRequest)(nil),     // 16: trellis.v1.PortStatsRequest
+	(*PortStatsResponse)(nil),    // 17: trellis.v1.PortStatsResponse
+	(*UplinkStatsRequest)(nil),   // 18: trellis.v1.UplinkStatsRequest
+	(*UplinkStatsResponse)(nil),  // 19: trellis.v1.UplinkStatsResponse
+	(*SweepAllRequest)(nil),      // 20: trellis.v1.SweepAllRequest
+	(*SweepAllResponse)(nil),     // 21: trellis.v1.SweepAllResponse
+	(*Step)(nil),                 // 22: trellis.v1.Step
+	(*NodeStatus)(nil),           // 23: trellis.v1.NodeStatus
+	(*PortStatus)(nil),           // 24: trellis.v1.PortStatus
+	(*UplinkStatus)(nil),         // 25: trellis.v1.UplinkStatus
+	(*ExecRequest)(nil),          // 26: trellis.v1.ExecRequest
+	(*CaptureRequest)(nil),       // 27: trellis.v1.CaptureRequest
+	(*LogsRequest)(nil),          // 28: trellis.v1.LogsRequest
+	(*RestartRequest)(nil),       // 29: trellis.v1.RestartRequest
+	(*StopServiceRequest)(nil),   // 30: trellis.v1.StopServiceRequest
+	(*StartServiceRequest)(nil),  // 31: trellis.v1.StartServiceRequest
+	(*ExecResponse)(nil),         // 32: trellis.v1.ExecResponse
+	(*CaptureResponse)(nil),      // 33: trellis.v1.CaptureResponse
+	(*LogsResponse)(nil),         // 34: trellis.v1.LogsResponse
+	(*RestartResponse)(nil),      // 35: trellis.v1.RestartResponse
+	(*StopServiceResponse)(nil),  // 36: trellis.v1.StopServiceResponse
+	(*StartServiceResponse)(nil), // 37: trellis.v1.StartServiceResponse
 }
 var file_trellis_v1_agent_proto_depIdxs = []int32{
 	22, // 0: trellis.v1.DryRunResponse.steps:type_name -> trellis.v1.Step
@@ -1228,27 +1234,31 @@ var file_trellis_v1_agent_proto_depIdxs = []int32{
 	27, // 13: trellis.v1.AgentService.Capture:input_type -> trellis.v1.CaptureRequest
 	28, // 14: trellis.v1.AgentService.Logs:input_type -> trellis.v1.LogsRequest
 	29, // 15: trellis.v1.AgentService.Restart:input_type -> trellis.v1.RestartRequest
-	6,  // 16: trellis.v1.AgentService.SendEchoes:input_type -> trellis.v1.SendEchoesRequest
-	12, // 17: trellis.v1.AgentService.Addresses:input_type -> trellis.v1.AddressesRequest
-	14, // 18: trellis.v1.AgentService.NodeStats:input_type -> trellis.v1.NodeStatsRequest
-	16, // 19: trellis.v1.AgentService.PortStats:input_type -> trellis.v1.PortStatsRequest
-	18, // 20: trellis.v1.AgentService.UplinkStats:input_type -> trellis.v1.UplinkStatsRequest
-	20, // 21: trellis.v1.AgentService.SweepAll:input_type -> trellis.v1.SweepAllRequest
-	1,  // 22: trellis.v1.AgentService.Prepare:output_type -> trellis.v1.PrepareResponse
-	3,  // 23: trellis.v1.AgentService.Preparing:output_type -> trellis.v1.PreparingResponse
-	5,  // 24: trellis.v1.AgentService.DryRun:output_type -> trellis.v1.DryRunResponse
-	30, // 25: trellis.v1.AgentService.Exec:output_type -> trellis.v1.ExecResponse
-	31, // 26: trellis.v1.AgentService.Capture:output_type -> trellis.v1.CaptureResponse
-	32, // 27: trellis.v1.AgentService.Logs:output_type -> trellis.v1.LogsResponse
-	33, // 28: trellis.v1.AgentService.Restart:output_type -> trellis.v1.RestartResponse
-	8,  // 29: trellis.v1.AgentService.SendEchoes:output_type -> trellis.v1.SendEchoesResponse
-	13, // 30: trellis.v1.AgentService.Addresses:output_type -> trellis.v1.AddressesResponse
-	15, // 31: trellis.v1.AgentService.NodeStats:output_type -> trellis.v1.NodeStatsResponse
-	17, // 32: trellis.v1.AgentService.PortStats:output_type -> trellis.v1.PortStatsResponse
-	19, // 33: trellis.v1.AgentService.UplinkStats:output_type -> trellis.v1.UplinkStatsResponse
-	21, // 34: trellis.v1.AgentService.SweepAll:output_type -> trellis.v1.SweepAllResponse
-	22, // [22:35] is the sub-list for method output_type
-	9,  // [9:22] is the sub-list for method input_type
+	30, // 16: trellis.v1.AgentService.StopService:input_type -> trellis.v1.StopServiceRequest
+	31, // 17: trellis.v1.AgentService.StartService:input_type -> trellis.v1.StartServiceRequest
+	6,  // 18: trellis.v1.AgentService.SendEchoes:input_type -> trellis.v1.SendEchoesRequest
+	12, // 19: trellis.v1.AgentService.Addresses:input_type -> trellis.v1.AddressesRequest
+	14, // 20: trellis.v1.AgentService.NodeStats:input_type -> trellis.v1.NodeStatsRequest
+	16, // 21: trellis.v1.AgentService.PortStats:input_type -> trellis.v1.PortStatsRequest
+	18, // 22: trellis.v1.AgentService.UplinkStats:input_type -> trellis.v1.UplinkStatsRequest
+	20, // 23: trellis.v1.AgentService.SweepAll:input_type -> trellis.v1.SweepAllRequest
+	1,  // 24: trellis.v1.AgentService.Prepare:output_type -> trellis.v1.PrepareResponse
+	3,  // 25: trellis.v1.AgentService.Preparing:output_type -> trellis.v1.PreparingResponse
+	5,  // 26: trellis.v1.AgentService.DryRun:output_type -> trellis.v1.DryRunResponse
+	32, // 27: trellis.v1.AgentService.Exec:output_type -> trellis.v1.ExecResponse
+	33, // 28: trellis.v1.AgentService.Capture:output_type -> trellis.v1.CaptureResponse
+	34, // 29: trellis.v1.AgentService.Logs:output_type -> trellis.v1.LogsResponse
+	35, // 30: trellis.v1.AgentService.Restart:output_type -> trellis.v1.RestartResponse
+	36, // 31: trellis.v1.AgentService.StopService:output_type -> trellis.v1.StopServiceResponse
+	37, // 32: trellis.v1.AgentService.StartService:output_type -> trellis.v1.StartServiceResponse
+	8,  // 33: trellis.v1.AgentService.SendEchoes:output_type -> trellis.v1.SendEchoesResponse
+	13, // 34: trellis.v1.AgentService.Addresses:output_type -> trellis.v1.AddressesResponse
+	15, // 35: trellis.v1.AgentService.NodeStats:output_type -> trellis.v1.NodeStatsResponse
+	17, // 36: trellis.v1.AgentService.PortStats:output_type -> trellis.v1.PortStatsResponse
+	19, // 37: trellis.v1.AgentService.UplinkStats:output_type -> trellis.v1.UplinkStatsResponse
+	21, // 38: trellis.v1.AgentService.SweepAll:output_type -> trellis.v1.SweepAllResponse
+	24, // [24:39] is the sub-list for method output_type
+	9,  // [9:24] is the sub-list for method input_type
 	9,  // [9:9] is the sub-list for extension type_name
 	9,  // [9:9] is the sub-list for extension extendee
 	0,  // [0:9] is the sub-list for field type_name

@@ -2196,7 +2196,8 @@ type ServiceStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// running | loading: its configuration is to be loaded | stopping | waiting: for what it starts after | failing: it has ended, and starts
-	// again after a pause | exited: it ran once, and well | failed: it ran once
+	// again after a pause | exited: it ran once, and well | failed: it ran once |
+	// stopped: by StopService
 	State         string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
 	Pid           int32  `protobuf:"varint,3,opt,name=pid,proto3" json:"pid,omitempty"` // inside the node
 	Restarts      int32  `protobuf:"varint,4,opt,name=restarts,proto3" json:"restarts,omitempty"`
@@ -3604,6 +3605,198 @@ func (*RestartResponse) Descriptor() ([]byte, []int) {
 	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{43}
 }
 
+type StopServiceRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vnet          string                 `protobuf:"bytes,1,opt,name=vnet,proto3" json:"vnet,omitempty"`
+	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	Service       string                 `protobuf:"bytes,3,opt,name=service,proto3" json:"service,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StopServiceRequest) Reset() {
+	*x = StopServiceRequest{}
+	mi := &file_trellis_v1_vnet_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StopServiceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StopServiceRequest) ProtoMessage() {}
+
+func (x *StopServiceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trellis_v1_vnet_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StopServiceRequest.ProtoReflect.Descriptor instead.
+func (*StopServiceRequest) Descriptor() ([]byte, []int) {
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *StopServiceRequest) GetVnet() string {
+	if x != nil {
+		return x.Vnet
+	}
+	return ""
+}
+
+func (x *StopServiceRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *StopServiceRequest) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+type StopServiceResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StopServiceResponse) Reset() {
+	*x = StopServiceResponse{}
+	mi := &file_trellis_v1_vnet_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StopServiceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StopServiceResponse) ProtoMessage() {}
+
+func (x *StopServiceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trellis_v1_vnet_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StopServiceResponse.ProtoReflect.Descriptor instead.
+func (*StopServiceResponse) Descriptor() ([]byte, []int) {
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{45}
+}
+
+type StartServiceRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vnet          string                 `protobuf:"bytes,1,opt,name=vnet,proto3" json:"vnet,omitempty"`
+	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	Service       string                 `protobuf:"bytes,3,opt,name=service,proto3" json:"service,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartServiceRequest) Reset() {
+	*x = StartServiceRequest{}
+	mi := &file_trellis_v1_vnet_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartServiceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartServiceRequest) ProtoMessage() {}
+
+func (x *StartServiceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trellis_v1_vnet_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartServiceRequest.ProtoReflect.Descriptor instead.
+func (*StartServiceRequest) Descriptor() ([]byte, []int) {
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *StartServiceRequest) GetVnet() string {
+	if x != nil {
+		return x.Vnet
+	}
+	return ""
+}
+
+func (x *StartServiceRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *StartServiceRequest) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+type StartServiceResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartServiceResponse) Reset() {
+	*x = StartServiceResponse{}
+	mi := &file_trellis_v1_vnet_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartServiceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartServiceResponse) ProtoMessage() {}
+
+func (x *StartServiceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trellis_v1_vnet_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartServiceResponse.ProtoReflect.Descriptor instead.
+func (*StartServiceResponse) Descriptor() ([]byte, []int) {
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{47}
+}
+
 type PingRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vnet          string                 `protobuf:"bytes,1,opt,name=vnet,proto3" json:"vnet,omitempty"`
@@ -3616,7 +3809,7 @@ type PingRequest struct {
 
 func (x *PingRequest) Reset() {
 	*x = PingRequest{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[44]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3628,7 +3821,7 @@ func (x *PingRequest) String() string {
 func (*PingRequest) ProtoMessage() {}
 
 func (x *PingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[44]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3641,7 +3834,7 @@ func (x *PingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PingRequest.ProtoReflect.Descriptor instead.
 func (*PingRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{44}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *PingRequest) GetVnet() string {
@@ -3685,7 +3878,7 @@ type PingResponse struct {
 
 func (x *PingResponse) Reset() {
 	*x = PingResponse{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[45]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3697,7 +3890,7 @@ func (x *PingResponse) String() string {
 func (*PingResponse) ProtoMessage() {}
 
 func (x *PingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[45]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3710,7 +3903,7 @@ func (x *PingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PingResponse.ProtoReflect.Descriptor instead.
 func (*PingResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{45}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *PingResponse) GetEvent() isPingResponse_Event {
@@ -3769,7 +3962,7 @@ type PingResult struct {
 
 func (x *PingResult) Reset() {
 	*x = PingResult{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[46]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3781,7 +3974,7 @@ func (x *PingResult) String() string {
 func (*PingResult) ProtoMessage() {}
 
 func (x *PingResult) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[46]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3794,7 +3987,7 @@ func (x *PingResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PingResult.ProtoReflect.Descriptor instead.
 func (*PingResult) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{46}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *PingResult) GetPairs() int32 {
@@ -3858,7 +4051,7 @@ type PingFailure struct {
 
 func (x *PingFailure) Reset() {
 	*x = PingFailure{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[47]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3870,7 +4063,7 @@ func (x *PingFailure) String() string {
 func (*PingFailure) ProtoMessage() {}
 
 func (x *PingFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[47]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3883,7 +4076,7 @@ func (x *PingFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PingFailure.ProtoReflect.Descriptor instead.
 func (*PingFailure) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{47}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *PingFailure) GetFrom() string {
@@ -3922,7 +4115,7 @@ type InfoRequest struct {
 
 func (x *InfoRequest) Reset() {
 	*x = InfoRequest{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[48]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3934,7 +4127,7 @@ func (x *InfoRequest) String() string {
 func (*InfoRequest) ProtoMessage() {}
 
 func (x *InfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[48]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3947,7 +4140,7 @@ func (x *InfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoRequest.ProtoReflect.Descriptor instead.
 func (*InfoRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{48}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{52}
 }
 
 type InfoResponse struct {
@@ -3963,7 +4156,7 @@ type InfoResponse struct {
 
 func (x *InfoResponse) Reset() {
 	*x = InfoResponse{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[49]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3975,7 +4168,7 @@ func (x *InfoResponse) String() string {
 func (*InfoResponse) ProtoMessage() {}
 
 func (x *InfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[49]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3988,7 +4181,7 @@ func (x *InfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoResponse.ProtoReflect.Descriptor instead.
 func (*InfoResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{49}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *InfoResponse) GetVersion() string {
@@ -4034,7 +4227,7 @@ type HostsRequest struct {
 
 func (x *HostsRequest) Reset() {
 	*x = HostsRequest{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[50]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4046,7 +4239,7 @@ func (x *HostsRequest) String() string {
 func (*HostsRequest) ProtoMessage() {}
 
 func (x *HostsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[50]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4059,7 +4252,7 @@ func (x *HostsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostsRequest.ProtoReflect.Descriptor instead.
 func (*HostsRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{50}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{54}
 }
 
 type HostsResponse struct {
@@ -4071,7 +4264,7 @@ type HostsResponse struct {
 
 func (x *HostsResponse) Reset() {
 	*x = HostsResponse{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[51]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4083,7 +4276,7 @@ func (x *HostsResponse) String() string {
 func (*HostsResponse) ProtoMessage() {}
 
 func (x *HostsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[51]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4096,7 +4289,7 @@ func (x *HostsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostsResponse.ProtoReflect.Descriptor instead.
 func (*HostsResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{51}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *HostsResponse) GetHosts() []*HostStatus {
@@ -4127,7 +4320,7 @@ type HostStatus struct {
 
 func (x *HostStatus) Reset() {
 	*x = HostStatus{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[52]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4139,7 +4332,7 @@ func (x *HostStatus) String() string {
 func (*HostStatus) ProtoMessage() {}
 
 func (x *HostStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[52]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4152,7 +4345,7 @@ func (x *HostStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostStatus.ProtoReflect.Descriptor instead.
 func (*HostStatus) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{52}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *HostStatus) GetName() string {
@@ -4259,7 +4452,7 @@ type UplinkStatus struct {
 
 func (x *UplinkStatus) Reset() {
 	*x = UplinkStatus{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[53]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4271,7 +4464,7 @@ func (x *UplinkStatus) String() string {
 func (*UplinkStatus) ProtoMessage() {}
 
 func (x *UplinkStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[53]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4284,7 +4477,7 @@ func (x *UplinkStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkStatus.ProtoReflect.Descriptor instead.
 func (*UplinkStatus) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{53}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *UplinkStatus) GetInterface() string {
@@ -4331,7 +4524,7 @@ type ForgetHostRequest struct {
 
 func (x *ForgetHostRequest) Reset() {
 	*x = ForgetHostRequest{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[54]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4343,7 +4536,7 @@ func (x *ForgetHostRequest) String() string {
 func (*ForgetHostRequest) ProtoMessage() {}
 
 func (x *ForgetHostRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[54]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4356,7 +4549,7 @@ func (x *ForgetHostRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetHostRequest.ProtoReflect.Descriptor instead.
 func (*ForgetHostRequest) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{54}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ForgetHostRequest) GetName() string {
@@ -4374,7 +4567,7 @@ type ForgetHostResponse struct {
 
 func (x *ForgetHostResponse) Reset() {
 	*x = ForgetHostResponse{}
-	mi := &file_trellis_v1_vnet_proto_msgTypes[55]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4386,7 +4579,7 @@ func (x *ForgetHostResponse) String() string {
 func (*ForgetHostResponse) ProtoMessage() {}
 
 func (x *ForgetHostResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trellis_v1_vnet_proto_msgTypes[55]
+	mi := &file_trellis_v1_vnet_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4399,7 +4592,7 @@ func (x *ForgetHostResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetHostResponse.ProtoReflect.Descriptor instead.
 func (*ForgetHostResponse) Descriptor() ([]byte, []int) {
-	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{55}
+	return file_trellis_v1_vnet_proto_rawDescGZIP(), []int{59}
 }
 
 var File_trellis_v1_vnet_proto protoreflect.FileDescriptor
@@ -4721,7 +4914,17 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\x04vnet\x18\x01 \x01(\tR\x04vnet\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x18\n" +
 	"\aservice\x18\x03 \x01(\tR\aservice\"\x11\n" +
-	"\x0fRestartResponse\"l\n" +
+	"\x0fRestartResponse\"V\n" +
+	"\x12StopServiceRequest\x12\x12\n" +
+	"\x04vnet\x18\x01 \x01(\tR\x04vnet\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12\x18\n" +
+	"\aservice\x18\x03 \x01(\tR\aservice\"\x15\n" +
+	"\x13StopServiceResponse\"W\n" +
+	"\x13StartServiceRequest\x12\x12\n" +
+	"\x04vnet\x18\x01 \x01(\tR\x04vnet\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12\x18\n" +
+	"\aservice\x18\x03 \x01(\tR\aservice\"\x16\n" +
+	"\x14StartServiceResponse\"l\n" +
 	"\vPingRequest\x12\x12\n" +
 	"\x04vnet\x18\x01 \x01(\tR\x04vnet\x12\x16\n" +
 	"\x06sample\x18\x02 \x01(\x05R\x06sample\x12\x1d\n" +
@@ -4786,7 +4989,7 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"'\n" +
 	"\x11ForgetHostRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"\x14\n" +
-	"\x12ForgetHostResponse2\xd0\x06\n" +
+	"\x12ForgetHostResponse2\xf3\a\n" +
 	"\vVNetService\x12>\n" +
 	"\x05Apply\x12\x18.trellis.v1.ApplyRequest\x1a\x19.trellis.v1.ApplyResponse0\x01\x12A\n" +
 	"\x06Delete\x12\x19.trellis.v1.DeleteRequest\x1a\x1a.trellis.v1.DeleteResponse0\x01\x129\n" +
@@ -4796,7 +4999,9 @@ const file_trellis_v1_vnet_proto_rawDesc = "" +
 	"\x04Exec\x12\x17.trellis.v1.ExecRequest\x1a\x18.trellis.v1.ExecResponse(\x010\x01\x12D\n" +
 	"\aCapture\x12\x1a.trellis.v1.CaptureRequest\x1a\x1b.trellis.v1.CaptureResponse0\x01\x12;\n" +
 	"\x04Logs\x12\x17.trellis.v1.LogsRequest\x1a\x18.trellis.v1.LogsResponse0\x01\x12B\n" +
-	"\aRestart\x12\x1a.trellis.v1.RestartRequest\x1a\x1b.trellis.v1.RestartResponse\x12;\n" +
+	"\aRestart\x12\x1a.trellis.v1.RestartRequest\x1a\x1b.trellis.v1.RestartResponse\x12N\n" +
+	"\vStopService\x12\x1e.trellis.v1.StopServiceRequest\x1a\x1f.trellis.v1.StopServiceResponse\x12Q\n" +
+	"\fStartService\x12\x1f.trellis.v1.StartServiceRequest\x1a .trellis.v1.StartServiceResponse\x12;\n" +
 	"\x04Ping\x12\x17.trellis.v1.PingRequest\x1a\x18.trellis.v1.PingResponse0\x01\x12<\n" +
 	"\x05Hosts\x12\x18.trellis.v1.HostsRequest\x1a\x19.trellis.v1.HostsResponse\x12K\n" +
 	"\n" +
@@ -4815,70 +5020,74 @@ func file_trellis_v1_vnet_proto_rawDescGZIP() []byte {
 	return file_trellis_v1_vnet_proto_rawDescData
 }
 
-var file_trellis_v1_vnet_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
+var file_trellis_v1_vnet_proto_msgTypes = make([]protoimpl.MessageInfo, 66)
 var file_trellis_v1_vnet_proto_goTypes = []any{
-	(*VNet)(nil),               // 0: trellis.v1.VNet
-	(*Routing)(nil),            // 1: trellis.v1.Routing
-	(*Intervals)(nil),          // 2: trellis.v1.Intervals
-	(*LinkRouting)(nil),        // 3: trellis.v1.LinkRouting
-	(*Addressing)(nil),         // 4: trellis.v1.Addressing
-	(*Node)(nil),               // 5: trellis.v1.Node
-	(*File)(nil),               // 6: trellis.v1.File
-	(*Position)(nil),           // 7: trellis.v1.Position
-	(*Link)(nil),               // 8: trellis.v1.Link
-	(*Interface)(nil),          // 9: trellis.v1.Interface
-	(*Shape)(nil),              // 10: trellis.v1.Shape
-	(*ApplyRequest)(nil),       // 11: trellis.v1.ApplyRequest
-	(*ApplyResponse)(nil),      // 12: trellis.v1.ApplyResponse
-	(*Progress)(nil),           // 13: trellis.v1.Progress
-	(*Estimate)(nil),           // 14: trellis.v1.Estimate
-	(*Steps)(nil),              // 15: trellis.v1.Steps
-	(*Step)(nil),               // 16: trellis.v1.Step
-	(*ApplyResult)(nil),        // 17: trellis.v1.ApplyResult
-	(*DeleteRequest)(nil),      // 18: trellis.v1.DeleteRequest
-	(*DeleteResponse)(nil),     // 19: trellis.v1.DeleteResponse
-	(*DeleteResult)(nil),       // 20: trellis.v1.DeleteResult
-	(*ListRequest)(nil),        // 21: trellis.v1.ListRequest
-	(*ListResponse)(nil),       // 22: trellis.v1.ListResponse
-	(*Summary)(nil),            // 23: trellis.v1.Summary
-	(*GetRequest)(nil),         // 24: trellis.v1.GetRequest
-	(*GetResponse)(nil),        // 25: trellis.v1.GetResponse
-	(*NodeStatus)(nil),         // 26: trellis.v1.NodeStatus
-	(*ServiceStatus)(nil),      // 27: trellis.v1.ServiceStatus
-	(*LinkStatus)(nil),         // 28: trellis.v1.LinkStatus
-	(*Tunnel)(nil),             // 29: trellis.v1.Tunnel
-	(*PortStatus)(nil),         // 30: trellis.v1.PortStatus
-	(*Path)(nil),               // 31: trellis.v1.Path
-	(*SetLinkRequest)(nil),     // 32: trellis.v1.SetLinkRequest
-	(*SetLinkResponse)(nil),    // 33: trellis.v1.SetLinkResponse
-	(*ExecRequest)(nil),        // 34: trellis.v1.ExecRequest
-	(*ExecStart)(nil),          // 35: trellis.v1.ExecStart
-	(*WindowSize)(nil),         // 36: trellis.v1.WindowSize
-	(*ExecResponse)(nil),       // 37: trellis.v1.ExecResponse
-	(*CaptureRequest)(nil),     // 38: trellis.v1.CaptureRequest
-	(*CaptureResponse)(nil),    // 39: trellis.v1.CaptureResponse
-	(*LogsRequest)(nil),        // 40: trellis.v1.LogsRequest
-	(*LogsResponse)(nil),       // 41: trellis.v1.LogsResponse
-	(*RestartRequest)(nil),     // 42: trellis.v1.RestartRequest
-	(*RestartResponse)(nil),    // 43: trellis.v1.RestartResponse
-	(*PingRequest)(nil),        // 44: trellis.v1.PingRequest
-	(*PingResponse)(nil),       // 45: trellis.v1.PingResponse
-	(*PingResult)(nil),         // 46: trellis.v1.PingResult
-	(*PingFailure)(nil),        // 47: trellis.v1.PingFailure
-	(*InfoRequest)(nil),        // 48: trellis.v1.InfoRequest
-	(*InfoResponse)(nil),       // 49: trellis.v1.InfoResponse
-	(*HostsRequest)(nil),       // 50: trellis.v1.HostsRequest
-	(*HostsResponse)(nil),      // 51: trellis.v1.HostsResponse
-	(*HostStatus)(nil),         // 52: trellis.v1.HostStatus
-	(*UplinkStatus)(nil),       // 53: trellis.v1.UplinkStatus
-	(*ForgetHostRequest)(nil),  // 54: trellis.v1.ForgetHostRequest
-	(*ForgetHostResponse)(nil), // 55: trellis.v1.ForgetHostResponse
-	nil,                        // 56: trellis.v1.Node.EnvEntry
-	nil,                        // 57: trellis.v1.Node.SysctlsEntry
-	nil,                        // 58: trellis.v1.Tunnel.DropsByReasonEntry
-	nil,                        // 59: trellis.v1.PortStatus.DropsByReasonEntry
-	nil,                        // 60: trellis.v1.PortStatus.StackByReasonEntry
-	nil,                        // 61: trellis.v1.UplinkStatus.DropsEntry
+	(*VNet)(nil),                 // 0: trellis.v1.VNet
+	(*Routing)(nil),              // 1: trellis.v1.Routing
+	(*Intervals)(nil),            // 2: trellis.v1.Intervals
+	(*LinkRouting)(nil),          // 3: trellis.v1.LinkRouting
+	(*Addressing)(nil),           // 4: trellis.v1.Addressing
+	(*Node)(nil),                 // 5: trellis.v1.Node
+	(*File)(nil),                 // 6: trellis.v1.File
+	(*Position)(nil),             // 7: trellis.v1.Position
+	(*Link)(nil),                 // 8: trellis.v1.Link
+	(*Interface)(nil),            // 9: trellis.v1.Interface
+	(*Shape)(nil),                // 10: trellis.v1.Shape
+	(*ApplyRequest)(nil),         // 11: trellis.v1.ApplyRequest
+	(*ApplyResponse)(nil),        // 12: trellis.v1.ApplyResponse
+	(*Progress)(nil),             // 13: trellis.v1.Progress
+	(*Estimate)(nil),             // 14: trellis.v1.Estimate
+	(*Steps)(nil),                // 15: trellis.v1.Steps
+	(*Step)(nil),                 // 16: trellis.v1.Step
+	(*ApplyResult)(nil),          // 17: trellis.v1.ApplyResult
+	(*DeleteRequest)(nil),        // 18: trellis.v1.DeleteRequest
+	(*DeleteResponse)(nil),       // 19: trellis.v1.DeleteResponse
+	(*DeleteResult)(nil),         // 20: trellis.v1.DeleteResult
+	(*ListRequest)(nil),          // 21: trellis.v1.ListRequest
+	(*ListResponse)(nil),         // 22: trellis.v1.ListResponse
+	(*Summary)(nil),              // 23: trellis.v1.Summary
+	(*GetRequest)(nil),           // 24: trellis.v1.GetRequest
+	(*GetResponse)(nil),          // 25: trellis.v1.GetResponse
+	(*NodeStatus)(nil),           // 26: trellis.v1.NodeStatus
+	(*ServiceStatus)(nil),        // 27: trellis.v1.ServiceStatus
+	(*LinkStatus)(nil),           // 28: trellis.v1.LinkStatus
+	(*Tunnel)(nil),               // 29: trellis.v1.Tunnel
+	(*PortStatus)(nil),           // 30: trellis.v1.PortStatus
+	(*Path)(nil),                 // 31: trellis.v1.Path
+	(*SetLinkRequest)(nil),       // 32: trellis.v1.SetLinkRequest
+	(*SetLinkResponse)(nil),      // 33: trellis.v1.SetLinkResponse
+	(*ExecRequest)(nil),          // 34: trellis.v1.ExecRequest
+	(*ExecStart)(nil),            // 35: trellis.v1.ExecStart
+	(*WindowSize)(nil),           // 36: trellis.v1.WindowSize
+	(*ExecResponse)(nil),         // 37: trellis.v1.ExecResponse
+	(*CaptureRequest)(nil),       // 38: trellis.v1.CaptureRequest
+	(*CaptureResponse)(nil),      // 39: trellis.v1.CaptureResponse
+	(*LogsRequest)(nil),          // 40: trellis.v1.LogsRequest
+	(*LogsResponse)(nil),         // 41: trellis.v1.LogsResponse
+	(*RestartRequest)(nil),       // 42: trellis.v1.RestartRequest
+	(*RestartResponse)(nil),      // 43: trellis.v1.RestartResponse
+	(*StopServiceRequest)(nil),   // 44: trellis.v1.StopServiceRequest
+	(*StopServiceResponse)(nil),  // 45: trellis.v1.StopServiceResponse
+	(*StartServiceRequest)(nil),  // 46: trellis.v1.StartServiceRequest
+	(*StartServiceResponse)(nil), // 47: trellis.v1.StartServiceResponse
+	(*PingRequest)(nil),          // 48: trellis.v1.PingRequest
+	(*PingResponse)(nil),         // 49: trellis.v1.PingResponse
+	(*PingResult)(nil),           // 50: trellis.v1.PingResult
+	(*PingFailure)(nil),          // 51: trellis.v1.PingFailure
+	(*InfoRequest)(nil),          // 52: trellis.v1.InfoRequest
+	(*InfoResponse)(nil),         // 53: trellis.v1.InfoResponse
+	(*HostsRequest)(nil),         // 54: trellis.v1.HostsRequest
+	(*HostsResponse)(nil),        // 55: trellis.v1.HostsResponse
+	(*HostStatus)(nil),           // 56: trellis.v1.HostStatus
+	(*UplinkStatus)(nil),         // 57: trellis.v1.UplinkStatus
+	(*ForgetHostRequest)(nil),    // 58: trellis.v1.ForgetHostRequest
+	(*ForgetHostResponse)(nil),   // 59: trellis.v1.ForgetHostResponse
+	nil,                          // 60: trellis.v1.Node.EnvEntry
+	nil,                          // 61: trellis.v1.Node.SysctlsEntry
+	nil,                          // 62: trellis.v1.Tunnel.DropsByReasonEntry
+	nil,                          // 63: trellis.v1.PortStatus.DropsByReasonEntry
+	nil,                          // 64: trellis.v1.PortStatus.StackByReasonEntry
+	nil,                          // 65: trellis.v1.UplinkStatus.DropsEntry
 }
 var file_trellis_v1_vnet_proto_depIdxs = []int32{
 	1,  // 0: trellis.v1.VNet.routing:type_name -> trellis.v1.Routing
@@ -4886,9 +5095,9 @@ var file_trellis_v1_vnet_proto_depIdxs = []int32{
 	5,  // 2: trellis.v1.VNet.nodes:type_name -> trellis.v1.Node
 	8,  // 3: trellis.v1.VNet.links:type_name -> trellis.v1.Link
 	2,  // 4: trellis.v1.Routing.intervals:type_name -> trellis.v1.Intervals
-	56, // 5: trellis.v1.Node.env:type_name -> trellis.v1.Node.EnvEntry
+	60, // 5: trellis.v1.Node.env:type_name -> trellis.v1.Node.EnvEntry
 	6,  // 6: trellis.v1.Node.files:type_name -> trellis.v1.File
-	57, // 7: trellis.v1.Node.sysctls:type_name -> trellis.v1.Node.SysctlsEntry
+	61, // 7: trellis.v1.Node.sysctls:type_name -> trellis.v1.Node.SysctlsEntry
 	1,  // 8: trellis.v1.Node.routing:type_name -> trellis.v1.Routing
 	7,  // 9: trellis.v1.Node.position:type_name -> trellis.v1.Position
 	9,  // 10: trellis.v1.Link.endpoints:type_name -> trellis.v1.Interface
@@ -4911,20 +5120,20 @@ var file_trellis_v1_vnet_proto_depIdxs = []int32{
 	27, // 27: trellis.v1.NodeStatus.services:type_name -> trellis.v1.ServiceStatus
 	30, // 28: trellis.v1.LinkStatus.ports:type_name -> trellis.v1.PortStatus
 	29, // 29: trellis.v1.LinkStatus.tunnels:type_name -> trellis.v1.Tunnel
-	58, // 30: trellis.v1.Tunnel.drops_by_reason:type_name -> trellis.v1.Tunnel.DropsByReasonEntry
-	59, // 31: trellis.v1.PortStatus.drops_by_reason:type_name -> trellis.v1.PortStatus.DropsByReasonEntry
+	62, // 30: trellis.v1.Tunnel.drops_by_reason:type_name -> trellis.v1.Tunnel.DropsByReasonEntry
+	63, // 31: trellis.v1.PortStatus.drops_by_reason:type_name -> trellis.v1.PortStatus.DropsByReasonEntry
 	31, // 32: trellis.v1.PortStatus.paths:type_name -> trellis.v1.Path
-	60, // 33: trellis.v1.PortStatus.stack_by_reason:type_name -> trellis.v1.PortStatus.StackByReasonEntry
+	64, // 33: trellis.v1.PortStatus.stack_by_reason:type_name -> trellis.v1.PortStatus.StackByReasonEntry
 	8,  // 34: trellis.v1.SetLinkResponse.link:type_name -> trellis.v1.Link
 	35, // 35: trellis.v1.ExecRequest.start:type_name -> trellis.v1.ExecStart
 	36, // 36: trellis.v1.ExecRequest.resize:type_name -> trellis.v1.WindowSize
 	36, // 37: trellis.v1.ExecStart.size:type_name -> trellis.v1.WindowSize
 	13, // 38: trellis.v1.PingResponse.progress:type_name -> trellis.v1.Progress
-	46, // 39: trellis.v1.PingResponse.result:type_name -> trellis.v1.PingResult
-	47, // 40: trellis.v1.PingResult.failed:type_name -> trellis.v1.PingFailure
-	52, // 41: trellis.v1.HostsResponse.hosts:type_name -> trellis.v1.HostStatus
-	53, // 42: trellis.v1.HostStatus.uplinks:type_name -> trellis.v1.UplinkStatus
-	61, // 43: trellis.v1.UplinkStatus.drops:type_name -> trellis.v1.UplinkStatus.DropsEntry
+	50, // 39: trellis.v1.PingResponse.result:type_name -> trellis.v1.PingResult
+	51, // 40: trellis.v1.PingResult.failed:type_name -> trellis.v1.PingFailure
+	56, // 41: trellis.v1.HostsResponse.hosts:type_name -> trellis.v1.HostStatus
+	57, // 42: trellis.v1.HostStatus.uplinks:type_name -> trellis.v1.UplinkStatus
+	65, // 43: trellis.v1.UplinkStatus.drops:type_name -> trellis.v1.UplinkStatus.DropsEntry
 	11, // 44: trellis.v1.VNetService.Apply:input_type -> trellis.v1.ApplyRequest
 	18, // 45: trellis.v1.VNetService.Delete:input_type -> trellis.v1.DeleteRequest
 	21, // 46: trellis.v1.VNetService.List:input_type -> trellis.v1.ListRequest
@@ -4934,25 +5143,29 @@ var file_trellis_v1_vnet_proto_depIdxs = []int32{
 	38, // 50: trellis.v1.VNetService.Capture:input_type -> trellis.v1.CaptureRequest
 	40, // 51: trellis.v1.VNetService.Logs:input_type -> trellis.v1.LogsRequest
 	42, // 52: trellis.v1.VNetService.Restart:input_type -> trellis.v1.RestartRequest
-	44, // 53: trellis.v1.VNetService.Ping:input_type -> trellis.v1.PingRequest
-	50, // 54: trellis.v1.VNetService.Hosts:input_type -> trellis.v1.HostsRequest
-	54, // 55: trellis.v1.VNetService.ForgetHost:input_type -> trellis.v1.ForgetHostRequest
-	48, // 56: trellis.v1.VNetService.Info:input_type -> trellis.v1.InfoRequest
-	12, // 57: trellis.v1.VNetService.Apply:output_type -> trellis.v1.ApplyResponse
-	19, // 58: trellis.v1.VNetService.Delete:output_type -> trellis.v1.DeleteResponse
-	22, // 59: trellis.v1.VNetService.List:output_type -> trellis.v1.ListResponse
-	25, // 60: trellis.v1.VNetService.Get:output_type -> trellis.v1.GetResponse
-	33, // 61: trellis.v1.VNetService.SetLink:output_type -> trellis.v1.SetLinkResponse
-	37, // 62: trellis.v1.VNetService.Exec:output_type -> trellis.v1.ExecResponse
-	39, // 63: trellis.v1.VNetService.Capture:output_type -> trellis.v1.CaptureResponse
-	41, // 64: trellis.v1.VNetService.Logs:output_type -> trellis.v1.LogsResponse
-	43, // 65: trellis.v1.VNetService.Restart:output_type -> trellis.v1.RestartResponse
-	45, // 66: trellis.v1.VNetService.Ping:output_type -> trellis.v1.PingResponse
-	51, // 67: trellis.v1.VNetService.Hosts:output_type -> trellis.v1.HostsResponse
-	55, // 68: trellis.v1.VNetService.ForgetHost:output_type -> trellis.v1.ForgetHostResponse
-	49, // 69: trellis.v1.VNetService.Info:output_type -> trellis.v1.InfoResponse
-	57, // [57:70] is the sub-list for method output_type
-	44, // [44:57] is the sub-list for method input_type
+	44, // 53: trellis.v1.VNetService.StopService:input_type -> trellis.v1.StopServiceRequest
+	46, // 54: trellis.v1.VNetService.StartService:input_type -> trellis.v1.StartServiceRequest
+	48, // 55: trellis.v1.VNetService.Ping:input_type -> trellis.v1.PingRequest
+	54, // 56: trellis.v1.VNetService.Hosts:input_type -> trellis.v1.HostsRequest
+	58, // 57: trellis.v1.VNetService.ForgetHost:input_type -> trellis.v1.ForgetHostRequest
+	52, // 58: trellis.v1.VNetService.Info:input_type -> trellis.v1.InfoRequest
+	12, // 59: trellis.v1.VNetService.Apply:output_type -> trellis.v1.ApplyResponse
+	19, // 60: trellis.v1.VNetService.Delete:output_type -> trellis.v1.DeleteResponse
+	22, // 61: trellis.v1.VNetService.List:output_type -> trellis.v1.ListResponse
+	25, // 62: trellis.v1.VNetService.Get:output_type -> trellis.v1.GetResponse
+	33, // 63: trellis.v1.VNetService.SetLink:output_type -> trellis.v1.SetLinkResponse
+	37, // 64: trellis.v1.VNetService.Exec:output_type -> trellis.v1.ExecResponse
+	39, // 65: trellis.v1.VNetService.Capture:output_type -> trellis.v1.CaptureResponse
+	41, // 66: trellis.v1.VNetService.Logs:output_type -> trellis.v1.LogsResponse
+	43, // 67: trellis.v1.VNetService.Restart:output_type -> trellis.v1.RestartResponse
+	45, // 68: trellis.v1.VNetService.StopService:output_type -> trellis.v1.StopServiceResponse
+	47, // 69: trellis.v1.VNetService.StartService:output_type -> trellis.v1.StartServiceResponse
+	49, // 70: trellis.v1.VNetService.Ping:output_type -> trellis.v1.PingResponse
+	55, // 71: trellis.v1.VNetService.Hosts:output_type -> trellis.v1.HostsResponse
+	59, // 72: trellis.v1.VNetService.ForgetHost:output_type -> trellis.v1.ForgetHostResponse
+	53, // 73: trellis.v1.VNetService.Info:output_type -> trellis.v1.InfoResponse
+	59, // [59:74] is the sub-list for method output_type
+	44, // [44:59] is the sub-list for method input_type
 	44, // [44:44] is the sub-list for extension type_name
 	44, // [44:44] is the sub-list for extension extendee
 	0,  // [0:44] is the sub-list for field type_name
@@ -4987,7 +5200,7 @@ func file_trellis_v1_vnet_proto_init() {
 		(*ExecResponse_ExitCode)(nil),
 		(*ExecResponse_Started)(nil),
 	}
-	file_trellis_v1_vnet_proto_msgTypes[45].OneofWrappers = []any{
+	file_trellis_v1_vnet_proto_msgTypes[49].OneofWrappers = []any{
 		(*PingResponse_Progress)(nil),
 		(*PingResponse_Result)(nil),
 	}
@@ -4997,7 +5210,7 @@ func file_trellis_v1_vnet_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trellis_v1_vnet_proto_rawDesc), len(file_trellis_v1_vnet_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   62,
+			NumMessages:   66,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

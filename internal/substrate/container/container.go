@@ -154,6 +154,7 @@ const (
 	ServiceStopping ServiceState = "stopping"
 	ServiceBackoff  ServiceState = "backoff" // ended; starts again after a pause
 	ServiceExited   ServiceState = "exited"  // the image's command, which runs once
+	ServiceStopped  ServiceState = "stopped" // by [Runtime.StopService]
 )
 
 // ServiceStatus is a supervised process as the node's init sees it.

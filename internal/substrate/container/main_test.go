@@ -139,10 +139,11 @@ func mustRun(t *testing.T, r *Runtime, id ID, command string) string {
 	return out
 }
 
-// eventually waits up to 10 s for the condition.
+// eventually waits for the condition, for 30 s at most: on a busy machine the start of
+// a process may take ten.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("timed out waiting until %s", what)
 		}

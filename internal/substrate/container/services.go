@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -127,12 +128,17 @@ func (c *record) table() ([]byte, error) {
 		put(strconv.Itoa(len(values)))
 		put(values...)
 	}
-	services := c.Services
-	if c.Yields && c.Command != nil {
-		services = nil
+	stopped := func(name string) bool { return slices.Contains(c.Stopped, name) }
+	var services []Service
+	if !c.Yields || c.Command == nil {
+		services = slices.DeleteFunc(slices.Clone(c.Services), func(s Service) bool { return stopped(s.Name) })
+	}
+	imageCommand := c.Command
+	if stopped(CommandName) {
+		imageCommand = nil
 	}
 	count := len(services)
-	if c.Command != nil {
+	if imageCommand != nil {
 		count++
 	}
 	put(tableHead+strconv.Itoa(version), strconv.Itoa(count))
@@ -166,12 +172,12 @@ func (c *record) table() ([]byte, error) {
 			return nil, err
 		}
 	}
-	if c.Command != nil {
-		kind := map[vnet.Restart]string{vnet.RestartAlways: "d", vnet.RestartOnFailure: "f"}[c.Command.Restart]
+	if imageCommand != nil {
+		kind := map[vnet.Restart]string{vnet.RestartAlways: "d", vnet.RestartOnFailure: "f"}[imageCommand.Restart]
 		if kind == "" {
 			kind = "o" // once
 		}
-		if err := entry(CommandName, kind, *c.Command, "", ""); err != nil {
+		if err := entry(CommandName, kind, *imageCommand, "", ""); err != nil {
 			return nil, err
 		}
 	}
@@ -189,25 +195,105 @@ func (r *Runtime) SetServices(ctx context.Context, id ID, s []Service) error {
 	}
 	return r.changeServices(id, func(c *record) error {
 		c.Services = s
+		c.Stopped = slices.DeleteFunc(c.Stopped, func(name string) bool { return !slices.Contains(serviceNames(c), name) })
 		return nil
 	})
 }
 
-// RestartService stops a service and starts it again. The image's command goes
-// by the name "command".
+// RestartService stops a service and starts it again; one that was stopped starts. The
+// image's command goes by the name "command".
 func (r *Runtime) RestartService(ctx context.Context, id ID, name string) error {
 	return r.changeServices(id, func(c *record) error {
-		if names := serviceNames(c); len(names) == 0 {
-			return &NoServiceError{fmt.Sprintf("node %s runs no service and no command", id)}
-		} else if !slices.Contains(names, name) {
-			return &NoServiceError{fmt.Sprintf("node %s has no service %q; it has %s", id, name, strings.Join(names, ", "))}
+		if err := c.hasService(name); err != nil {
+			return err
 		}
-		if c.Generations == nil {
-			c.Generations = map[string]int{}
+		if !c.start(name) {
+			c.startAnew(name)
 		}
-		c.Generations[name]++
 		return nil
 	})
+}
+
+// StopService ends a service, as RestartService does, and has it stay so until it is
+// started again, or the node is. It returns when the service has ended.
+func (r *Runtime) StopService(ctx context.Context, id ID, name string) error {
+	if err := r.changeServices(id, func(c *record) error {
+		if err := c.hasService(name); err != nil {
+			return err
+		}
+		if i, found := slices.BinarySearch(c.Stopped, name); !found {
+			c.Stopped = slices.Insert(c.Stopped, i, name)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	for {
+		services, ok := r.Services(id)
+		if !ok || slices.ContainsFunc(services, func(s ServiceStatus) bool { return s.Name == name && s.State == ServiceStopped }) {
+			r.notify(id)
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// StartService starts a service that was stopped. One that runs it leaves alone.
+func (r *Runtime) StartService(ctx context.Context, id ID, name string) error {
+	err := r.changeServices(id, func(c *record) error {
+		if err := c.hasService(name); err != nil {
+			return err
+		}
+		c.start(name)
+		return nil
+	})
+	if err == nil {
+		r.notify(id)
+	}
+	return err
+}
+
+// hasService tells why a name is none of the node's services.
+func (c *record) hasService(name string) error {
+	names := serviceNames(c)
+	switch i := slices.IndexFunc(c.Services, func(s Service) bool { return s.Name == name }); {
+	case len(names) == 0:
+		return &NoServiceError{fmt.Sprintf("node %s runs no service and no command", c.ID)}
+	case !slices.Contains(names, name):
+		return &NoServiceError{fmt.Sprintf("node %s has no service %q; it has %s", c.ID, name, strings.Join(names, ", "))}
+	case i >= 0 && c.Services[i].Loads:
+		return &NoServiceError{fmt.Sprintf("%s of node %s loads the configuration of the others, and runs when one of them starts", name, c.ID)}
+	}
+	return nil
+}
+
+// start has a service that was stopped run again, and tells whether it was. What waits
+// for a path of that service starts anew, as when it ends by itself.
+func (c *record) start(name string) bool {
+	i, found := slices.BinarySearch(c.Stopped, name)
+	if !found {
+		return false
+	}
+	c.Stopped = slices.Delete(c.Stopped, i, i+1)
+	first := slices.ContainsFunc(c.Services, func(s Service) bool { return s.Name == name && s.After == "" && !s.Optional })
+	for _, s := range c.Services {
+		if first && s.After != "" {
+			c.startAnew(s.Name)
+		}
+	}
+	return true
+}
+
+// startAnew has a service that runs end and start.
+func (c *record) startAnew(name string) {
+	if c.Generations == nil {
+		c.Generations = map[string]int{}
+	}
+	c.Generations[name]++
 }
 
 func (r *Runtime) changeServices(id ID, change func(*record) error) error {

@@ -1,6 +1,7 @@
 package container
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -70,6 +71,79 @@ func TestServicesConverge(t *testing.T) {
 		st, err := r.Stat(s.ID)
 		return err == nil && len(st.Services) == 0
 	})
+}
+
+// TestStoppedServices checks that a service that was stopped stays so, for the runtime's
+// successor too, while others change, and that it starts when it is told to.
+func TestStoppedServices(t *testing.T) {
+	cfg := Config{RunDir: t.TempDir(), StateDir: t.TempDir(), Instance: instance(t)}
+	r := newRuntime(t, cfg)
+	s := spec("a")
+	follower := sleeper("follower", "1002")
+	follower.After = "/tmp/path"
+	maker := Service{Name: "maker", Argv: []string{"/bin/sh", "-c", "echo > /tmp/path; exec sleep 1001"}}
+	s.Services = []Service{maker, follower, sleeper("other", "1003")}
+	s.Cmd = []string{"sleep", "1004"}
+	mustStart(t, r, s)
+	state := func(name string) ServiceState { return service(t, r, s.ID, name).State }
+	all := func(want string) {
+		t.Helper()
+		eventually(t, "the services are "+want, func() bool {
+			got := fmt.Sprintf("%s %s %s %s", state("maker"), state("follower"), state("other"), state(CommandName))
+			return got == want
+		})
+	}
+	do := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	all("running running running running")
+	other, followed := service(t, r, s.ID, "other"), service(t, r, s.ID, "follower")
+	for _, name := range []string{"maker", CommandName} {
+		do(r.StopService(t.Context(), s.ID, name))
+		do(r.StopService(t.Context(), s.ID, name)) // again: nothing
+		if state(name) != ServiceStopped {
+			t.Errorf("%s is %s when StopService returns", name, state(name))
+		}
+	}
+	if ps := mustRun(t, r, s.ID, "ps ax"); strings.Contains(ps, "sleep 1001") || strings.Contains(ps, "sleep 1004") {
+		t.Errorf("they run: %s", ps)
+	}
+	if got := service(t, r, s.ID, "follower"); got != followed {
+		t.Errorf("the follower was %+v, and is %+v", followed, got)
+	}
+	r.Close()
+	r = newRuntime(t, cfg)
+	s.Services[0].Argv[2] = "echo > /tmp/path; exec sleep 2001"
+	do(r.SetServices(t.Context(), s.ID, s.Services))
+	time.Sleep(100 * time.Millisecond)
+	all("stopped running running stopped")
+	do(r.StartService(t.Context(), s.ID, CommandName))
+	do(r.StartService(t.Context(), s.ID, "maker"))
+	do(r.StartService(t.Context(), s.ID, "other"))
+	all("running running running running")
+	if !strings.Contains(mustRun(t, r, s.ID, "ps ax"), "sleep 2001") {
+		t.Error("the service that was stopped and changed runs as it was")
+	}
+	eventually(t, "the follower has started anew", func() bool { return service(t, r, s.ID, "follower").Pid != followed.Pid })
+	if got := service(t, r, s.ID, "other"); got != other {
+		t.Errorf("another was %+v, and is %+v", other, got)
+	}
+	do(r.StopService(t.Context(), s.ID, "other"))
+	do(r.RestartService(t.Context(), s.ID, "other"))
+	all("running running running running")
+	for _, f := range []func(context.Context, ID, string) error{r.StopService, r.StartService} {
+		if err := f(t.Context(), s.ID, "none"); err == nil || !strings.Contains(err.Error(), "maker, follower, other, command") {
+			t.Errorf("a service that is not there: %v", err)
+		}
+	}
+	do(r.StopService(t.Context(), s.ID, "other"))
+	do(r.SetServices(t.Context(), s.ID, s.Services[:2]))
+	if got := state("other"); got != "" {
+		t.Errorf("a service that is no more is %s", got)
+	}
 }
 
 // TestFollowers checks the services that wait for a path: they start when it is

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -43,7 +44,9 @@ type record struct {
 	Table       int  `json:",omitempty"` // version of the service table that its init reads; 0: the first
 	// Generations counts restarts that were asked for, by service name.
 	Generations map[string]int `json:",omitempty"`
-	Env         []string       `json:",omitempty"` // of the image and the spec, for Exec
+	// Stopped names the services that are to stay ended, sorted.
+	Stopped []string `json:",omitempty"`
+	Env     []string `json:",omitempty"` // of the image and the spec, for Exec
 	// Disk is the device number of the node's writable file system.
 	Disk uint64
 	// Pid and StartTicks (start time in clock ticks since boot) of PID 1.
@@ -136,6 +139,7 @@ func (r *Runtime) nodeDir(id ID) string {
 func (c *record) clone() *record {
 	d := *c
 	d.Generations = maps.Clone(c.Generations)
+	d.Stopped = slices.Clone(c.Stopped)
 	return &d
 }
 

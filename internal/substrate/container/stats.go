@@ -37,8 +37,8 @@ func (r *Runtime) Stat(id ID) (Stats, error) {
 	return s, nil
 }
 
-// Services returns how a running container's services are, as its init has reported;
-// false if it does not run. It reads memory alone, but for containers whose status
+// Services returns how a running container's services are, as its init has reported,
+// and those that were stopped at the end; false if it does not run. It reads memory alone, but for containers whose status
 // file the kernel had no watch left for.
 func (r *Runtime) Services(id ID) ([]ServiceStatus, bool) {
 	r.index.mu.RLock()
@@ -53,7 +53,13 @@ func (r *Runtime) Services(id ID) ([]ServiceStatus, bool) {
 	if e = r.index.get(id); e == nil || e.pidfd < 0 {
 		return nil, false
 	}
-	return slices.Clone(e.services), true
+	services := slices.Clone(e.services)
+	for _, name := range e.record.Stopped {
+		if !slices.ContainsFunc(services, func(s ServiceStatus) bool { return s.Name == name }) { // it has ended
+			services = append(services, ServiceStatus{Name: name, State: ServiceStopped})
+		}
+	}
+	return services, true
 }
 
 // parseStatus reads what init wrote; false if it was caught amid writing.

@@ -50,6 +50,12 @@ const (
 	AgentServiceLogsProcedure = "/trellis.v1.AgentService/Logs"
 	// AgentServiceRestartProcedure is the fully-qualified name of the AgentService's Restart RPC.
 	AgentServiceRestartProcedure = "/trellis.v1.AgentService/Restart"
+	// AgentServiceStopServiceProcedure is the fully-qualified name of the AgentService's StopService
+	// RPC.
+	AgentServiceStopServiceProcedure = "/trellis.v1.AgentService/StopService"
+	// AgentServiceStartServiceProcedure is the fully-qualified name of the AgentService's StartService
+	// RPC.
+	AgentServiceStartServiceProcedure = "/trellis.v1.AgentService/StartService"
 	// AgentServiceSendEchoesProcedure is the fully-qualified name of the AgentService's SendEchoes RPC.
 	AgentServiceSendEchoesProcedure = "/trellis.v1.AgentService/SendEchoes"
 	// AgentServiceAddressesProcedure is the fully-qualified name of the AgentService's Addresses RPC.
@@ -82,6 +88,10 @@ type AgentServiceClient interface {
 	Logs(context.Context, *connect.Request[v1.LogsRequest]) (*connect.ServerStreamForClient[v1.LogsResponse], error)
 	// Restart restarts a service of a node, or the node.
 	Restart(context.Context, *connect.Request[v1.RestartRequest]) (*connect.Response[v1.RestartResponse], error)
+	// StopService ends a service of a node, and has it stay so.
+	StopService(context.Context, *connect.Request[v1.StopServiceRequest]) (*connect.Response[v1.StopServiceResponse], error)
+	// StartService starts a service of a node that was stopped.
+	StartService(context.Context, *connect.Request[v1.StartServiceRequest]) (*connect.Response[v1.StartServiceResponse], error)
 	// SendEchoes pings from nodes that run here.
 	SendEchoes(context.Context, *connect.Request[v1.SendEchoesRequest]) (*connect.ServerStreamForClient[v1.SendEchoesResponse], error)
 	// Addresses gives the addresses that nodes of a VNet that run here have.
@@ -148,6 +158,18 @@ func NewAgentServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(agentServiceMethods.ByName("Restart")),
 			connect.WithClientOptions(opts...),
 		),
+		stopService: connect.NewClient[v1.StopServiceRequest, v1.StopServiceResponse](
+			httpClient,
+			baseURL+AgentServiceStopServiceProcedure,
+			connect.WithSchema(agentServiceMethods.ByName("StopService")),
+			connect.WithClientOptions(opts...),
+		),
+		startService: connect.NewClient[v1.StartServiceRequest, v1.StartServiceResponse](
+			httpClient,
+			baseURL+AgentServiceStartServiceProcedure,
+			connect.WithSchema(agentServiceMethods.ByName("StartService")),
+			connect.WithClientOptions(opts...),
+		),
 		sendEchoes: connect.NewClient[v1.SendEchoesRequest, v1.SendEchoesResponse](
 			httpClient,
 			baseURL+AgentServiceSendEchoesProcedure,
@@ -189,19 +211,21 @@ func NewAgentServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 
 // agentServiceClient implements AgentServiceClient.
 type agentServiceClient struct {
-	prepare     *connect.Client[v1.PrepareRequest, v1.PrepareResponse]
-	preparing   *connect.Client[v1.PreparingRequest, v1.PreparingResponse]
-	dryRun      *connect.Client[v1.DryRunRequest, v1.DryRunResponse]
-	exec        *connect.Client[v1.ExecRequest, v1.ExecResponse]
-	capture     *connect.Client[v1.CaptureRequest, v1.CaptureResponse]
-	logs        *connect.Client[v1.LogsRequest, v1.LogsResponse]
-	restart     *connect.Client[v1.RestartRequest, v1.RestartResponse]
-	sendEchoes  *connect.Client[v1.SendEchoesRequest, v1.SendEchoesResponse]
-	addresses   *connect.Client[v1.AddressesRequest, v1.AddressesResponse]
-	nodeStats   *connect.Client[v1.NodeStatsRequest, v1.NodeStatsResponse]
-	portStats   *connect.Client[v1.PortStatsRequest, v1.PortStatsResponse]
-	uplinkStats *connect.Client[v1.UplinkStatsRequest, v1.UplinkStatsResponse]
-	sweepAll    *connect.Client[v1.SweepAllRequest, v1.SweepAllResponse]
+	prepare      *connect.Client[v1.PrepareRequest, v1.PrepareResponse]
+	preparing    *connect.Client[v1.PreparingRequest, v1.PreparingResponse]
+	dryRun       *connect.Client[v1.DryRunRequest, v1.DryRunResponse]
+	exec         *connect.Client[v1.ExecRequest, v1.ExecResponse]
+	capture      *connect.Client[v1.CaptureRequest, v1.CaptureResponse]
+	logs         *connect.Client[v1.LogsRequest, v1.LogsResponse]
+	restart      *connect.Client[v1.RestartRequest, v1.RestartResponse]
+	stopService  *connect.Client[v1.StopServiceRequest, v1.StopServiceResponse]
+	startService *connect.Client[v1.StartServiceRequest, v1.StartServiceResponse]
+	sendEchoes   *connect.Client[v1.SendEchoesRequest, v1.SendEchoesResponse]
+	addresses    *connect.Client[v1.AddressesRequest, v1.AddressesResponse]
+	nodeStats    *connect.Client[v1.NodeStatsRequest, v1.NodeStatsResponse]
+	portStats    *connect.Client[v1.PortStatsRequest, v1.PortStatsResponse]
+	uplinkStats  *connect.Client[v1.UplinkStatsRequest, v1.UplinkStatsResponse]
+	sweepAll     *connect.Client[v1.SweepAllRequest, v1.SweepAllResponse]
 }
 
 // Prepare calls trellis.v1.AgentService.Prepare.
@@ -237,6 +261,16 @@ func (c *agentServiceClient) Logs(ctx context.Context, req *connect.Request[v1.L
 // Restart calls trellis.v1.AgentService.Restart.
 func (c *agentServiceClient) Restart(ctx context.Context, req *connect.Request[v1.RestartRequest]) (*connect.Response[v1.RestartResponse], error) {
 	return c.restart.CallUnary(ctx, req)
+}
+
+// StopService calls trellis.v1.AgentService.StopService.
+func (c *agentServiceClient) StopService(ctx context.Context, req *connect.Request[v1.StopServiceRequest]) (*connect.Response[v1.StopServiceResponse], error) {
+	return c.stopService.CallUnary(ctx, req)
+}
+
+// StartService calls trellis.v1.AgentService.StartService.
+func (c *agentServiceClient) StartService(ctx context.Context, req *connect.Request[v1.StartServiceRequest]) (*connect.Response[v1.StartServiceResponse], error) {
+	return c.startService.CallUnary(ctx, req)
 }
 
 // SendEchoes calls trellis.v1.AgentService.SendEchoes.
@@ -286,6 +320,10 @@ type AgentServiceHandler interface {
 	Logs(context.Context, *connect.Request[v1.LogsRequest], *connect.ServerStream[v1.LogsResponse]) error
 	// Restart restarts a service of a node, or the node.
 	Restart(context.Context, *connect.Request[v1.RestartRequest]) (*connect.Response[v1.RestartResponse], error)
+	// StopService ends a service of a node, and has it stay so.
+	StopService(context.Context, *connect.Request[v1.StopServiceRequest]) (*connect.Response[v1.StopServiceResponse], error)
+	// StartService starts a service of a node that was stopped.
+	StartService(context.Context, *connect.Request[v1.StartServiceRequest]) (*connect.Response[v1.StartServiceResponse], error)
 	// SendEchoes pings from nodes that run here.
 	SendEchoes(context.Context, *connect.Request[v1.SendEchoesRequest], *connect.ServerStream[v1.SendEchoesResponse]) error
 	// Addresses gives the addresses that nodes of a VNet that run here have.
@@ -348,6 +386,18 @@ func NewAgentServiceHandler(svc AgentServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(agentServiceMethods.ByName("Restart")),
 		connect.WithHandlerOptions(opts...),
 	)
+	agentServiceStopServiceHandler := connect.NewUnaryHandler(
+		AgentServiceStopServiceProcedure,
+		svc.StopService,
+		connect.WithSchema(agentServiceMethods.ByName("StopService")),
+		connect.WithHandlerOptions(opts...),
+	)
+	agentServiceStartServiceHandler := connect.NewUnaryHandler(
+		AgentServiceStartServiceProcedure,
+		svc.StartService,
+		connect.WithSchema(agentServiceMethods.ByName("StartService")),
+		connect.WithHandlerOptions(opts...),
+	)
 	agentServiceSendEchoesHandler := connect.NewServerStreamHandler(
 		AgentServiceSendEchoesProcedure,
 		svc.SendEchoes,
@@ -400,6 +450,10 @@ func NewAgentServiceHandler(svc AgentServiceHandler, opts ...connect.HandlerOpti
 			agentServiceLogsHandler.ServeHTTP(w, r)
 		case AgentServiceRestartProcedure:
 			agentServiceRestartHandler.ServeHTTP(w, r)
+		case AgentServiceStopServiceProcedure:
+			agentServiceStopServiceHandler.ServeHTTP(w, r)
+		case AgentServiceStartServiceProcedure:
+			agentServiceStartServiceHandler.ServeHTTP(w, r)
 		case AgentServiceSendEchoesProcedure:
 			agentServiceSendEchoesHandler.ServeHTTP(w, r)
 		case AgentServiceAddressesProcedure:
@@ -447,6 +501,14 @@ func (UnimplementedAgentServiceHandler) Logs(context.Context, *connect.Request[v
 
 func (UnimplementedAgentServiceHandler) Restart(context.Context, *connect.Request[v1.RestartRequest]) (*connect.Response[v1.RestartResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("trellis.v1.AgentService.Restart is not implemented"))
+}
+
+func (UnimplementedAgentServiceHandler) StopService(context.Context, *connect.Request[v1.StopServiceRequest]) (*connect.Response[v1.StopServiceResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("trellis.v1.AgentService.StopService is not implemented"))
+}
+
+func (UnimplementedAgentServiceHandler) StartService(context.Context, *connect.Request[v1.StartServiceRequest]) (*connect.Response[v1.StartServiceResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("trellis.v1.AgentService.StartService is not implemented"))
 }
 
 func (UnimplementedAgentServiceHandler) SendEchoes(context.Context, *connect.Request[v1.SendEchoesRequest], *connect.ServerStream[v1.SendEchoesResponse]) error {

@@ -53,6 +53,11 @@ const (
 	VNetServiceLogsProcedure = "/trellis.v1.VNetService/Logs"
 	// VNetServiceRestartProcedure is the fully-qualified name of the VNetService's Restart RPC.
 	VNetServiceRestartProcedure = "/trellis.v1.VNetService/Restart"
+	// VNetServiceStopServiceProcedure is the fully-qualified name of the VNetService's StopService RPC.
+	VNetServiceStopServiceProcedure = "/trellis.v1.VNetService/StopService"
+	// VNetServiceStartServiceProcedure is the fully-qualified name of the VNetService's StartService
+	// RPC.
+	VNetServiceStartServiceProcedure = "/trellis.v1.VNetService/StartService"
 	// VNetServicePingProcedure is the fully-qualified name of the VNetService's Ping RPC.
 	VNetServicePingProcedure = "/trellis.v1.VNetService/Ping"
 	// VNetServiceHostsProcedure is the fully-qualified name of the VNetService's Hosts RPC.
@@ -85,6 +90,11 @@ type VNetServiceClient interface {
 	// Restart restarts one service of a node, or the node: a new container, with its
 	// interfaces, while all else stays. It returns when the node runs again.
 	Restart(context.Context, *connect.Request[v1.RestartRequest]) (*connect.Response[v1.RestartResponse], error)
+	// StopService ends a service of a node, which stays so until StartService, or a
+	// Restart of it or of the node. It returns when the service has ended.
+	StopService(context.Context, *connect.Request[v1.StopServiceRequest]) (*connect.Response[v1.StopServiceResponse], error)
+	// StartService starts a service that was stopped; one that runs it leaves alone.
+	StartService(context.Context, *connect.Request[v1.StartServiceRequest]) (*connect.Response[v1.StartServiceResponse], error)
 	// Ping sends ICMP and ICMPv6 echo requests between the nodes' loopbacks.
 	Ping(context.Context, *connect.Request[v1.PingRequest]) (*connect.ServerStreamForClient[v1.PingResponse], error)
 	// Hosts tells of the substrate nodes.
@@ -161,6 +171,18 @@ func NewVNetServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(vNetServiceMethods.ByName("Restart")),
 			connect.WithClientOptions(opts...),
 		),
+		stopService: connect.NewClient[v1.StopServiceRequest, v1.StopServiceResponse](
+			httpClient,
+			baseURL+VNetServiceStopServiceProcedure,
+			connect.WithSchema(vNetServiceMethods.ByName("StopService")),
+			connect.WithClientOptions(opts...),
+		),
+		startService: connect.NewClient[v1.StartServiceRequest, v1.StartServiceResponse](
+			httpClient,
+			baseURL+VNetServiceStartServiceProcedure,
+			connect.WithSchema(vNetServiceMethods.ByName("StartService")),
+			connect.WithClientOptions(opts...),
+		),
 		ping: connect.NewClient[v1.PingRequest, v1.PingResponse](
 			httpClient,
 			baseURL+VNetServicePingProcedure,
@@ -190,19 +212,21 @@ func NewVNetServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 
 // vNetServiceClient implements VNetServiceClient.
 type vNetServiceClient struct {
-	apply      *connect.Client[v1.ApplyRequest, v1.ApplyResponse]
-	delete     *connect.Client[v1.DeleteRequest, v1.DeleteResponse]
-	list       *connect.Client[v1.ListRequest, v1.ListResponse]
-	get        *connect.Client[v1.GetRequest, v1.GetResponse]
-	setLink    *connect.Client[v1.SetLinkRequest, v1.SetLinkResponse]
-	exec       *connect.Client[v1.ExecRequest, v1.ExecResponse]
-	capture    *connect.Client[v1.CaptureRequest, v1.CaptureResponse]
-	logs       *connect.Client[v1.LogsRequest, v1.LogsResponse]
-	restart    *connect.Client[v1.RestartRequest, v1.RestartResponse]
-	ping       *connect.Client[v1.PingRequest, v1.PingResponse]
-	hosts      *connect.Client[v1.HostsRequest, v1.HostsResponse]
-	forgetHost *connect.Client[v1.ForgetHostRequest, v1.ForgetHostResponse]
-	info       *connect.Client[v1.InfoRequest, v1.InfoResponse]
+	apply        *connect.Client[v1.ApplyRequest, v1.ApplyResponse]
+	delete       *connect.Client[v1.DeleteRequest, v1.DeleteResponse]
+	list         *connect.Client[v1.ListRequest, v1.ListResponse]
+	get          *connect.Client[v1.GetRequest, v1.GetResponse]
+	setLink      *connect.Client[v1.SetLinkRequest, v1.SetLinkResponse]
+	exec         *connect.Client[v1.ExecRequest, v1.ExecResponse]
+	capture      *connect.Client[v1.CaptureRequest, v1.CaptureResponse]
+	logs         *connect.Client[v1.LogsRequest, v1.LogsResponse]
+	restart      *connect.Client[v1.RestartRequest, v1.RestartResponse]
+	stopService  *connect.Client[v1.StopServiceRequest, v1.StopServiceResponse]
+	startService *connect.Client[v1.StartServiceRequest, v1.StartServiceResponse]
+	ping         *connect.Client[v1.PingRequest, v1.PingResponse]
+	hosts        *connect.Client[v1.HostsRequest, v1.HostsResponse]
+	forgetHost   *connect.Client[v1.ForgetHostRequest, v1.ForgetHostResponse]
+	info         *connect.Client[v1.InfoRequest, v1.InfoResponse]
 }
 
 // Apply calls trellis.v1.VNetService.Apply.
@@ -250,6 +274,16 @@ func (c *vNetServiceClient) Restart(ctx context.Context, req *connect.Request[v1
 	return c.restart.CallUnary(ctx, req)
 }
 
+// StopService calls trellis.v1.VNetService.StopService.
+func (c *vNetServiceClient) StopService(ctx context.Context, req *connect.Request[v1.StopServiceRequest]) (*connect.Response[v1.StopServiceResponse], error) {
+	return c.stopService.CallUnary(ctx, req)
+}
+
+// StartService calls trellis.v1.VNetService.StartService.
+func (c *vNetServiceClient) StartService(ctx context.Context, req *connect.Request[v1.StartServiceRequest]) (*connect.Response[v1.StartServiceResponse], error) {
+	return c.startService.CallUnary(ctx, req)
+}
+
 // Ping calls trellis.v1.VNetService.Ping.
 func (c *vNetServiceClient) Ping(ctx context.Context, req *connect.Request[v1.PingRequest]) (*connect.ServerStreamForClient[v1.PingResponse], error) {
 	return c.ping.CallServerStream(ctx, req)
@@ -292,6 +326,11 @@ type VNetServiceHandler interface {
 	// Restart restarts one service of a node, or the node: a new container, with its
 	// interfaces, while all else stays. It returns when the node runs again.
 	Restart(context.Context, *connect.Request[v1.RestartRequest]) (*connect.Response[v1.RestartResponse], error)
+	// StopService ends a service of a node, which stays so until StartService, or a
+	// Restart of it or of the node. It returns when the service has ended.
+	StopService(context.Context, *connect.Request[v1.StopServiceRequest]) (*connect.Response[v1.StopServiceResponse], error)
+	// StartService starts a service that was stopped; one that runs it leaves alone.
+	StartService(context.Context, *connect.Request[v1.StartServiceRequest]) (*connect.Response[v1.StartServiceResponse], error)
 	// Ping sends ICMP and ICMPv6 echo requests between the nodes' loopbacks.
 	Ping(context.Context, *connect.Request[v1.PingRequest], *connect.ServerStream[v1.PingResponse]) error
 	// Hosts tells of the substrate nodes.
@@ -364,6 +403,18 @@ func NewVNetServiceHandler(svc VNetServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(vNetServiceMethods.ByName("Restart")),
 		connect.WithHandlerOptions(opts...),
 	)
+	vNetServiceStopServiceHandler := connect.NewUnaryHandler(
+		VNetServiceStopServiceProcedure,
+		svc.StopService,
+		connect.WithSchema(vNetServiceMethods.ByName("StopService")),
+		connect.WithHandlerOptions(opts...),
+	)
+	vNetServiceStartServiceHandler := connect.NewUnaryHandler(
+		VNetServiceStartServiceProcedure,
+		svc.StartService,
+		connect.WithSchema(vNetServiceMethods.ByName("StartService")),
+		connect.WithHandlerOptions(opts...),
+	)
 	vNetServicePingHandler := connect.NewServerStreamHandler(
 		VNetServicePingProcedure,
 		svc.Ping,
@@ -408,6 +459,10 @@ func NewVNetServiceHandler(svc VNetServiceHandler, opts ...connect.HandlerOption
 			vNetServiceLogsHandler.ServeHTTP(w, r)
 		case VNetServiceRestartProcedure:
 			vNetServiceRestartHandler.ServeHTTP(w, r)
+		case VNetServiceStopServiceProcedure:
+			vNetServiceStopServiceHandler.ServeHTTP(w, r)
+		case VNetServiceStartServiceProcedure:
+			vNetServiceStartServiceHandler.ServeHTTP(w, r)
 		case VNetServicePingProcedure:
 			vNetServicePingHandler.ServeHTTP(w, r)
 		case VNetServiceHostsProcedure:
@@ -459,6 +514,14 @@ func (UnimplementedVNetServiceHandler) Logs(context.Context, *connect.Request[v1
 
 func (UnimplementedVNetServiceHandler) Restart(context.Context, *connect.Request[v1.RestartRequest]) (*connect.Response[v1.RestartResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("trellis.v1.VNetService.Restart is not implemented"))
+}
+
+func (UnimplementedVNetServiceHandler) StopService(context.Context, *connect.Request[v1.StopServiceRequest]) (*connect.Response[v1.StopServiceResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("trellis.v1.VNetService.StopService is not implemented"))
+}
+
+func (UnimplementedVNetServiceHandler) StartService(context.Context, *connect.Request[v1.StartServiceRequest]) (*connect.Response[v1.StartServiceResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("trellis.v1.VNetService.StartService is not implemented"))
 }
 
 func (UnimplementedVNetServiceHandler) Ping(context.Context, *connect.Request[v1.PingRequest], *connect.ServerStream[v1.PingResponse]) error {

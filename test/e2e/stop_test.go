@@ -1,0 +1,108 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"trellis/test/testenv"
+)
+
+// TestGracefulRestart stops bgpd of a node and starts it again. Its neighbour keeps the
+// routes meanwhile (RFC 4724), for a plain session it does not.
+func TestGracefulRestart(t *testing.T) {
+	t.Parallel()
+	needFRR(t)
+	s := testenv.StartService(t, testenv.Options{})
+	var text strings.Builder
+	text.WriteString("name: gr\nnodes:\n")
+	for _, kind := range []string{"plain", "graceful"} {
+		for i, peer := range []string{"2", "1"} {
+			own, graceful := fmt.Sprint(i+1), ""
+			if kind == "graceful" {
+				graceful = " bgp graceful-restart\n bgp graceful-restart preserve-fw-state\n"
+			}
+			conf := fmt.Sprintf(`interface eth1
+ ip address 10.0.0.%[1]s/30
+ip route 192.0.2.%[1]s/32 blackhole
+router bgp 6500%[1]s
+ no bgp ebgp-requires-policy
+%[3]s neighbor 10.0.0.%[2]s remote-as 6500%[2]s
+ neighbor 10.0.0.%[2]s timers connect 1
+ address-family ipv4 unicast
+  network 192.0.2.%[1]s/32
+`, own, peer, graceful)
+			fmt.Fprintf(&text, "  %s%s: {files: {/etc/frr/frr.conf: {content: %q}}}\n", kind, own, conf)
+		}
+	}
+	text.WriteString("links:\n  - {endpoints: [plain1, plain2], overlap: true}\n  - {endpoints: [graceful1, graceful2], overlap: true}\n")
+	file := write(t, "gr.yaml", text.String())
+	s.Must("up", file, "--wait=false")
+	route := func(kind string) bool {
+		return strings.Contains(s.Must("exec", "gr/"+kind+"2", "--", "ip", "route", "show", "192.0.2.1"), "via 10.0.0.1")
+	}
+	state := func(node, daemon string) string {
+		return daemonsOf(t, s, "gr/"+node)[daemon]
+	}
+	for _, kind := range []string{"plain", "graceful"} {
+		eventually(t, 30*time.Second, kind+"2 has the route", func() bool { return route(kind) })
+		if out := s.Must("stop", "gr/"+kind+"1", "bgpd"); out != "stopped bgpd in gr/"+kind+"1\n" {
+			t.Errorf("stop says %q", out)
+		}
+		if bgpd, zebra := state(kind+"1", "bgpd"), state(kind+"1", "zebra"); bgpd != "stopped" || zebra != "running" {
+			t.Errorf("bgpd is %s, zebra %s", bgpd, zebra)
+		}
+	}
+	eventually(t, 10*time.Second, "the plain session's route goes", func() bool { return !route("plain") })
+	if !route("graceful") {
+		t.Error("the route of the graceful session has gone, too")
+	}
+	if v := show(t, s, "gr"); !strings.Contains(v.Message, "bgpd is stopped") {
+		t.Errorf("the network is %s: %q", v.State, v.Message)
+	}
+	// It stays stopped, whatever else happens.
+	s.Restart()
+	s.Trellis("up", file, "--timeout", "2s")
+	if got := state("plain1", "bgpd"); got != "stopped" {
+		t.Errorf("bgpd is %s after a restart of the service and an up", got)
+	}
+	for _, kind := range []string{"plain", "graceful"} {
+		s.Must("start", "gr/"+kind+"1", "bgpd")
+		eventually(t, 30*time.Second, "the session of "+kind+"1 is there again", func() bool {
+			return route(kind) && state(kind+"1", "bgpd") == "running" &&
+				strings.Contains(s.Must("exec", "gr/"+kind+"1", "--", "ip", "route", "show", "192.0.2.2"), "via 10.0.0.2")
+		})
+	}
+	// What FRR's daemons have told zebra, they tell the next one.
+	s.Must("stop", "gr/plain1", "zebra")
+	s.Must("start", "gr/plain1", "zebra")
+	eventually(t, 30*time.Second, "the routes are there again", func() bool {
+		return strings.Contains(s.Must("exec", "gr/plain1", "--", "vtysh", "-c", "show ip route"), "B>* 192.0.2.2/32")
+	})
+	for _, c := range []struct{ verb, node, daemon, want string }{
+		{"stop", "gr/plain1", "ripd", `has no service "ripd"`},
+		{"start", "gr/plain1", "ripd", `has no service "ripd"`},
+		{"stop", "gr/nobody", "bgpd", "nobody"},
+		{"stop", "nowhere/a", "bgpd", "nowhere"},
+		{"stop", "gr", "bgpd", "VNET/NODE"},
+	} {
+		if _, stderr, code := s.Trellis(c.verb, c.node, c.daemon); code == 0 || !strings.Contains(stderr, c.want) {
+			t.Errorf("%s %s %s: status %d, %s", c.verb, c.node, c.daemon, code, stderr)
+		}
+	}
+	s.Must("down", "gr")
+	nothingLeft(t, s)
+}
+
+// daemonsOf gives the states of a node's daemons.
+func daemonsOf(t *testing.T, s *testenv.Service, node string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for _, d := range decode[struct {
+		Services []struct{ Name, State string }
+	}](t, s.Must("show", node, "-o", "json")).Services {
+		all[d.Name] = d.State
+	}
+	return all
+}
