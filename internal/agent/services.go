@@ -250,7 +250,7 @@ func (a *Agent) faultOf(id container.ID, services []container.ServiceStatus) str
 		if len(why) == maxFaults {
 			return strings.Join(append(why, "and more"), "; ")
 		}
-		if line := a.containers.LastLine(id, s.Name); line != "" && s.ForMemory.IsZero() {
+		if line := a.containers.LastLine(id, s.Name); line != "" && s.ForMemory.IsZero() && s.State != container.ServiceStopped {
 			how += ": " + shortened(line)
 		}
 		why = append(why, how)

@@ -509,7 +509,11 @@ func (w *wait) failedServices(ctx context.Context) string {
 	var text strings.Builder
 	for _, m := range missing {
 		for _, service := range stats[m.Node].Services {
-			if service.State == "running" && service.Restarts == 0 || service.State == "exited" && service.Exit == 0 {
+			switch {
+			case service.State == "running" && service.Restarts == 0, service.State == "exited" && service.Exit == 0:
+				continue
+			case service.State == "stopped":
+				fmt.Fprintf(&text, "; %s in %s is stopped: `trellis start %s/%s %s`", service.Name, m.Node, w.rec.Name(), m.Node, service.Name)
 				continue
 			}
 			fmt.Fprintf(&text, "; %s in %s is %s after %d restarts: see /run/trellis/%s.log there",
