@@ -23,6 +23,11 @@ import (
 	"trellis/internal/vnet"
 )
 
+// farewellTime is how long the daemons of nodes that go, while others stay, may take to
+// end: they tell their peers, of which those that are not on a link of the node see no
+// carrier go.
+const farewellTime = 1500 * time.Millisecond
+
 // stop removes containers with all that is in them.
 func (r *runner) stop(ctx context.Context, steps []reconcile.Step) error {
 	ids := make([]container.ID, len(steps))
@@ -32,18 +37,23 @@ func (r *runner) stop(ctx context.Context, steps []reconcile.Step) error {
 		r.w.unwatch(s.Node)
 		delete(r.seen.states, s.Node)
 	}
+	for i, s := range steps {
+		if r.nodes[s.Node] == nil {
+			continue
+		}
+		if err := r.a.containers.KeepSaved(ids[i]); err != nil { // its next container gets it
+			return err
+		}
+	}
+	if !r.want.Empty() { // somebody stays to be told
+		farewell, cancel := context.WithTimeout(ctx, farewellTime)
+		r.a.containers.Terminate(farewell, ids...)
+		cancel()
+	}
 	// Side by side: the nodes are killed at once, so that no daemon of theirs reacts
 	// to links that go one after the other.
 	var g errgroup.Group
 	g.Go(func() error {
-		for i, s := range steps {
-			if r.nodes[s.Node] == nil {
-				continue
-			}
-			if err := r.a.containers.KeepSaved(ids[i]); err != nil { // its next container gets it
-				return err
-			}
-		}
 		if err := r.a.containers.Remove(ctx, ids...); err != nil {
 			return fmt.Errorf("stop %d nodes of %s: %w", len(ids), r.want.VNet, err)
 		}

@@ -40,7 +40,7 @@ router bgp 6500%[1]s
 	file := write(t, "gr.yaml", text.String())
 	s.Must("up", file, "--wait=false")
 	route := func(kind string) bool {
-		return strings.Contains(s.Must("exec", "gr/"+kind+"2", "--", "ip", "route", "show", "192.0.2.1"), "via 10.0.0.1")
+		return strings.Contains(tell(s, "gr/"+kind+"2", "ip route show 192.0.2.1"), "via 10.0.0.1")
 	}
 	state := func(node, daemon string) string {
 		return daemonsOf(t, s, "gr/"+node)[daemon]
@@ -71,14 +71,14 @@ router bgp 6500%[1]s
 		s.Must("start", "gr/"+kind+"1", "bgpd")
 		eventually(t, 30*time.Second, "the session of "+kind+"1 is there again", func() bool {
 			return route(kind) && state(kind+"1", "bgpd") == "running" &&
-				strings.Contains(s.Must("exec", "gr/"+kind+"1", "--", "ip", "route", "show", "192.0.2.2"), "via 10.0.0.2")
+				strings.Contains(tell(s, "gr/"+kind+"1", "ip route show 192.0.2.2"), "via 10.0.0.2")
 		})
 	}
 	// What FRR's daemons have told zebra, they tell the next one.
 	s.Must("stop", "gr/plain1", "zebra")
 	s.Must("start", "gr/plain1", "zebra")
 	eventually(t, 30*time.Second, "the routes are there again", func() bool {
-		return strings.Contains(s.Must("exec", "gr/plain1", "--", "vtysh", "-c", "show ip route"), "B>* 192.0.2.2/32")
+		return strings.Contains(tell(s, "gr/plain1", "vtysh -c 'show ip route'"), "B>* 192.0.2.2/32")
 	})
 	for _, c := range []struct{ verb, node, daemon, want string }{
 		{"stop", "gr/plain1", "ripd", `has no service "ripd"`},
@@ -95,6 +95,12 @@ router bgp 6500%[1]s
 	nothingLeft(t, s)
 }
 
+// tell runs a command in a node, and gives what it prints, if it can be run yet.
+func tell(s *testenv.Service, node, command string) string {
+	out, _, _ := s.Trellis("exec", node, "--", "sh", "-c", command)
+	return out
+}
+
 // daemonsOf gives the states of a node's daemons.
 func daemonsOf(t *testing.T, s *testenv.Service, node string) map[string]string {
 	t.Helper()
@@ -105,4 +111,56 @@ func daemonsOf(t *testing.T, s *testenv.Service, node string) map[string]string 
 		all[d.Name] = d.State
 	}
 	return all
+}
+
+// TestANodeThatGoesTellsItsPeers replaces and removes a node that has a BGP session over
+// another: no carrier tells its peer, and the hold time is three minutes.
+func TestANodeThatGoesTellsItsPeers(t *testing.T) {
+	t.Parallel()
+	needFRR(t)
+	s := testenv.StartService(t, testenv.Options{})
+	router := func(own, peer, motd string) string {
+		return fmt.Sprintf("{files: {/etc/motd: {content: %q}, /etc/frr/frr.conf: {content: %q}}, env: {MOTD: %q}}", motd, fmt.Sprintf(`interface eth1
+ ip address 10.0.%[1]s.1/30
+ip route 10.0.%[2]s.0/30 10.0.%[1]s.2
+router bgp 6500%[1]s
+ no bgp ebgp-requires-policy
+ neighbor 10.0.%[2]s.1 remote-as 6500%[2]s
+ neighbor 10.0.%[2]s.1 ebgp-multihop
+ neighbor 10.0.%[2]s.1 timers connect 1
+`, own, peer), motd)
+	}
+	network := func(motd string, far bool) string {
+		text := "name: bye\nnodes:\n  near: " + router("1", "2", "") + "\n  mid: {}\n"
+		if far {
+			text += "  far: " + router("2", "1", motd) + "\n"
+		}
+		text += "links:\n  - [near, {node: mid, addresses: 10.0.1.2/30}]\n"
+		if far {
+			text += "  - [far, {node: mid, addresses: 10.0.2.2/30}]\n"
+		}
+		return write(t, "bye.yaml", text)
+	}
+	neighbor := func() string { return tell(s, "bye/near", "vtysh -c 'show bgp neighbors 10.0.2.1'") }
+	for _, c := range []struct {
+		what  string
+		after string
+	}{
+		{"replaced", network("changed", true)},
+		{"removed", network("changed", false)},
+	} {
+		before := network("", true)
+		s.Must("up", before, "--wait=false")
+		eventually(t, 60*time.Second, "the session is up", func() bool { return strings.Contains(neighbor(), "BGP state = Established") })
+		lost := dropped(neighbor())
+		s.Must("up", c.after, "--wait=false")
+		eventually(t, 30*time.Second, "the peer knows that its neighbour is "+c.what, func() bool { return dropped(neighbor()) == lost+1 })
+	}
+}
+
+// dropped is how many sessions with a neighbour have ended, as bgpd tells.
+func dropped(neighbor string) (n int) {
+	_, text, _ := strings.Cut(neighbor, "; dropped ")
+	_, _ = fmt.Sscan(text, &n)
+	return n
 }

@@ -322,6 +322,29 @@ func (r *Runtime) Sweep(ctx context.Context) error {
 	return nil
 }
 
+// Terminate asks containers to end, their services first, and waits for that, until ctx
+// ends at the latest. What runs on, Remove kills.
+func (r *Runtime) Terminate(ctx context.Context, ids ...ID) {
+	var running []<-chan struct{}
+	for _, id := range ids {
+		s, ok := r.Get(id)
+		if !ok || !s.Running {
+			continue
+		}
+		// Both fail for those alone that have just ended.
+		if gone, err := r.Exited(s); err == nil && r.signal(id, unix.SIGTERM) == nil {
+			running = append(running, gone)
+		}
+	}
+	for _, gone := range running {
+		select {
+		case <-gone:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // stopTimeout is how long a node's services may take to end when it is stopped: init
 // gives them 5 s itself.
 const stopTimeout = 7 * time.Second

@@ -114,7 +114,7 @@ func TestWireTellsWhomFramesAreFor(t *testing.T) {
 	l.wire(t, n[0], "eth1", n[1], "eth1")
 	n[0].Configure(t, "eth1", "10.0.0.1/24", "fd00::1/64")
 	n[1].Configure(t, "eth1", "10.0.0.2/24", "fd00::2/64")
-	own := strings.TrimSpace(n[1].Must(t, "ip -o link show eth1 | sed 's/.*ether //; s/ .*//'"))
+	own := strings.TrimSpace(n[1].Must(t, "ip -o link show eth1 2>/dev/null | sed 's/.*ether //; s/ .*//'"))
 	a, b := n[0].Tap(t, "eth1"), n[1].Tap(t, "eth1")
 	for _, c := range []struct {
 		to   string
