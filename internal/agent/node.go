@@ -28,6 +28,7 @@ func (r *runner) reload(ctx context.Context, s reconcile.Step) error {
 	if todo.RestartNode {
 		return errors.New("the change needs a new container: this is a defect, please report it") // Boot covers the software
 	}
+	todo = todo.Without(r.stopped(id)...)
 	files := slices.Clone(todo.Files)
 	changed := have.ChangedFiles(want)
 	for _, f := range n.Files {
@@ -79,6 +80,17 @@ func (r *runner) reload(ctx context.Context, s reconcile.Step) error {
 		}
 	}
 	return r.mark(s.Node, func(m *applied) { m.Soft, m.Files, m.Daemons = want.Soft, want.Files, daemons })
+}
+
+// stopped names the services of a node that somebody has stopped.
+func (r *runner) stopped(id container.ID) (names []string) {
+	services, _ := r.a.containers.Services(id)
+	for _, s := range services {
+		if s.State == container.ServiceStopped {
+			names = append(names, s.Name)
+		}
+	}
+	return names
 }
 
 // commandGrace is how long a command of the user's may go on when a newer plan has

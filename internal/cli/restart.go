@@ -1,18 +1,16 @@
 package cli
 
 import (
-	"fmt"
 	"time"
 
-	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
 	trellisv1 "trellis/api/trellis/v1"
+	"trellis/api/trellis/v1/trellisv1connect"
 )
 
 func newRestartCommand(env *Env) *cobra.Command {
-	var timeout time.Duration
-	cmd := &cobra.Command{
+	return serviceCommand(env, &cobra.Command{
 		Use:   "restart VNET/NODE [DAEMON]",
 		Short: "Restart a node, or one of its daemons",
 		Long: lines(
@@ -24,38 +22,7 @@ func newRestartCommand(env *Env) *cobra.Command {
 			"  trellis restart abilene/denver",
 			"  trellis restart abilene/denver ospfd"),
 		Args: between(1, "VNET/NODE", "DAEMON"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			at, err := parseNode(args[0])
-			if err != nil {
-				return err
-			}
-			ctx, stop := interruptible(cmd)
-			defer stop()
-			client, err := env.client()
-			if err != nil {
-				return err
-			}
-			msg := &trellisv1.RestartRequest{Vnet: at.vnet, Node: at.node}
-			what := at.vnet + "/" + at.node
-			if len(args) > 1 {
-				msg.Service = args[1]
-				what = msg.Service + " in " + what
-			}
-			req := connect.NewRequest(msg)
-			call, cancel := limited(ctx, timeout, req.Header())
-			defer cancel()
-			_, err = client.Restart(call, req)
-			if interrupted(ctx) {
-				return fmt.Errorf("interrupted; `trellis show %s` tells whether it has restarted", args[0])
-			}
-			if err != nil {
-				return cause(call, err)
-			}
-			fmt.Fprintf(env.Stdout, "restarted %s\n", what)
-			return nil
-		},
-		ValidArgsFunction: completeWith(env, completeDaemon),
-	}
-	cmd.Flags().DurationVar(&timeout, "timeout", 90*time.Second, "give up waiting after this long")
-	return cmd
+	}, "restarted", 90*time.Second, func(at target, service string) *trellisv1.RestartRequest {
+		return &trellisv1.RestartRequest{Vnet: at.vnet, Node: at.node, Service: service}
+	}, trellisv1connect.VNetServiceClient.Restart)
 }

@@ -27,6 +27,24 @@ type ReloadPlan struct {
 	RestartNode bool
 }
 
+// Without leaves out what is for services that somebody has stopped: they read their
+// configuration when they start.
+func (p ReloadPlan) Without(stopped ...string) ReloadPlan {
+	is := func(service string) bool { return slices.Contains(stopped, service) }
+	p.Restarts = slices.DeleteFunc(slices.Clone(p.Restarts), is)
+	var commands []Command
+	for _, c := range p.Commands {
+		left := slices.DeleteFunc(slices.Clone(c.OrRestart), is)
+		if len(left) == 0 && len(c.OrRestart) > 0 {
+			continue
+		}
+		c.OrRestart = left
+		commands = append(commands, c)
+	}
+	p.Commands = commands
+	return p
+}
+
 // Command is a command to be run in a node.
 type Command struct {
 	Argv []string // must end with exit status 0

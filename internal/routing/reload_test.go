@@ -186,3 +186,27 @@ func TestReloadScope(t *testing.T) {
 		t.Errorf("another command line needs %+v", p)
 	}
 }
+
+// Services that somebody has stopped are not restarted, nor told of a change.
+func TestReloadWithoutThoseThatAreStopped(t *testing.T) {
+	p := ReloadPlan{
+		Files: []vnet.File{{Path: "/f"}},
+		Commands: []Command{
+			{Argv: []string{"one"}, OrRestart: []string{"bgpd"}},
+			{Argv: []string{"two"}, OrRestart: []string{"bgpd", "ospfd"}},
+			{Argv: []string{"three"}},
+		},
+		Restarts: []string{"zebra", "bgpd"},
+	}
+	want := ReloadPlan{
+		Files:    p.Files,
+		Commands: []Command{{Argv: []string{"two"}, OrRestart: []string{"ospfd"}}, {Argv: []string{"three"}}},
+		Restarts: []string{"zebra"},
+	}
+	if got := p.Without("bgpd"); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if got := p.Without(); !reflect.DeepEqual(got, p) {
+		t.Errorf("%+v, want %+v", got, p)
+	}
+}

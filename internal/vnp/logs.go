@@ -30,44 +30,44 @@ func (s *Service) Logs(ctx context.Context, req *connect.Request[trellisv1.LogsR
 
 // Restart restarts a service of a node, or the node.
 func (s *Service) Restart(ctx context.Context, req *connect.Request[trellisv1.RestartRequest]) (*connect.Response[trellisv1.RestartResponse], error) {
-	m := req.Msg
-	agent, err := s.agentOf(ctx, m.Vnet, m.Node)
-	if err != nil {
-		return nil, err
-	}
-	if err := agent.Restart(ctx, m.Vnet, m.Node, m.Service); err != nil {
-		return nil, s.fail(err)
-	}
-	s.log.Info("restarted", "vnet", m.Vnet, "node", m.Node, "service", m.Service)
-	return connect.NewResponse(&trellisv1.RestartResponse{}), nil
+	err := s.control(ctx, req.Msg, "restarted", agentapi.Agent.Restart)
+	return connect.NewResponse(&trellisv1.RestartResponse{}), err
 }
 
 // StopService ends a service of a node, and has it stay so.
 func (s *Service) StopService(ctx context.Context, req *connect.Request[trellisv1.StopServiceRequest]) (*connect.Response[trellisv1.StopServiceResponse], error) {
-	m := req.Msg
-	agent, err := s.agentOf(ctx, m.Vnet, m.Node)
-	if err != nil {
-		return nil, err
-	}
-	if err := agent.StopService(ctx, m.Vnet, m.Node, m.Service); err != nil {
-		return nil, s.fail(err)
-	}
-	s.log.Info("stopped", "vnet", m.Vnet, "node", m.Node, "service", m.Service)
-	return connect.NewResponse(&trellisv1.StopServiceResponse{}), nil
+	err := s.control(ctx, req.Msg, "stopped", agentapi.Agent.StopService)
+	return connect.NewResponse(&trellisv1.StopServiceResponse{}), err
 }
 
 // StartService starts a service of a node that was stopped.
 func (s *Service) StartService(ctx context.Context, req *connect.Request[trellisv1.StartServiceRequest]) (*connect.Response[trellisv1.StartServiceResponse], error) {
-	m := req.Msg
-	agent, err := s.agentOf(ctx, m.Vnet, m.Node)
+	err := s.control(ctx, req.Msg, "started", agentapi.Agent.StartService)
+	return connect.NewResponse(&trellisv1.StartServiceResponse{}), err
+}
+
+// serviceRequest is a request that names a service of a node.
+type serviceRequest interface {
+	GetVnet() string
+	GetNode() string
+	GetService() string
+}
+
+// control has the agent of a node do something to one of its services; done is what it
+// has done then, for the log. Its error has a code.
+func (s *Service) control(
+	ctx context.Context, m serviceRequest, done string,
+	do func(agent agentapi.Agent, ctx context.Context, vnet, node, service string) error,
+) error {
+	agent, err := s.agentOf(ctx, m.GetVnet(), m.GetNode())
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := agent.StartService(ctx, m.Vnet, m.Node, m.Service); err != nil {
-		return nil, s.fail(err)
+	if err := do(agent, ctx, m.GetVnet(), m.GetNode(), m.GetService()); err != nil {
+		return s.fail(err)
 	}
-	s.log.Info("started", "vnet", m.Vnet, "node", m.Node, "service", m.Service)
-	return connect.NewResponse(&trellisv1.StartServiceResponse{}), nil
+	s.log.Info(done, "vnet", m.GetVnet(), "node", m.GetNode(), "service", m.GetService())
+	return nil
 }
 
 // agentOf gives the agent of the substrate node that a node is placed on. Its error

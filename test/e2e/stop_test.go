@@ -67,6 +67,12 @@ router bgp 6500%[1]s
 	if got := state("plain1", "bgpd"); got != "stopped" {
 		t.Errorf("bgpd is %s after a restart of the service and an up", got)
 	}
+	// Nor does a change of the configuration start it, which the others take.
+	s.Must("up", write(t, "gr.yaml", strings.Replace(text.String(), `ip route 192.0.2.1/32 blackhole\n`, `ip route 192.0.2.1/32 blackhole\nip route 198.51.100.0/24 blackhole\n`, 1)), "--wait=false")
+	eventually(t, 10*time.Second, "the new static route is there", func() bool { return strings.Contains(tell(s, "gr/plain1", "ip route"), "198.51.100.0/24") })
+	if bgpd, staticd := state("plain1", "bgpd"), state("plain1", "staticd"); bgpd != "stopped" || staticd != "running" {
+		t.Errorf("after a change bgpd is %s, staticd %s", bgpd, staticd)
+	}
 	for _, kind := range []string{"plain", "graceful"} {
 		s.Must("start", "gr/"+kind+"1", "bgpd")
 		eventually(t, 30*time.Second, "the session of "+kind+"1 is there again", func() bool {

@@ -108,8 +108,10 @@ func (e *NoServiceError) Error() string { return e.why }
 // serviceNames are those of a node's services, the image's command last.
 func serviceNames(c *record) []string {
 	var names []string
-	for _, s := range c.Services {
-		names = append(names, s.Name)
+	if !c.Yields || c.Command == nil {
+		for _, s := range c.Services {
+			names = append(names, s.Name)
+		}
 	}
 	if c.Command != nil {
 		names = append(names, CommandName)

@@ -221,9 +221,14 @@ func (r *Runtime) StopService(ctx context.Context, id ID, name string) error {
 		if err := c.hasService(name); err != nil {
 			return err
 		}
-		if i, found := slices.BinarySearch(c.Stopped, name); !found {
-			c.Stopped = slices.Insert(c.Stopped, i, name)
+		i, found := slices.BinarySearch(c.Stopped, name)
+		if found {
+			return nil
 		}
+		if running, _ := r.Services(id); !slices.ContainsFunc(running, func(s ServiceStatus) bool { return s.Name == name }) {
+			return &NoServiceError{fmt.Sprintf("%s does not run in node %s", name, id)} // no such program, or not started yet
+		}
+		c.Stopped = slices.Insert(c.Stopped, i, name)
 		return nil
 	}); err != nil {
 		return err

@@ -38,8 +38,8 @@ func (r *Runtime) Stat(id ID) (Stats, error) {
 }
 
 // Services returns how a running container's services are, as its init has reported,
-// and those that were stopped at the end; false if it does not run. It reads memory alone, but for containers whose status
-// file the kernel had no watch left for.
+// and those that were stopped at the end; false if it does not run. It reads memory
+// alone, but for containers whose status file the kernel had no watch left for.
 func (r *Runtime) Services(id ID) ([]ServiceStatus, bool) {
 	r.index.mu.RLock()
 	e := r.index.get(id)
@@ -54,6 +54,9 @@ func (r *Runtime) Services(id ID) ([]ServiceStatus, bool) {
 		return nil, false
 	}
 	services := slices.Clone(e.services)
+	if e.record == nil {
+		return services, true
+	}
 	for _, name := range e.record.Stopped {
 		if !slices.ContainsFunc(services, func(s ServiceStatus) bool { return s.Name == name }) { // it has ended
 			services = append(services, ServiceStatus{Name: name, State: ServiceStopped})

@@ -103,11 +103,12 @@ func Open(uplinks []string) (_ *Underlay, err error) {
 	if err = u.adoptHops(); err != nil {
 		return nil, err
 	}
-	for began, pending := time.Now(), true; pending; time.Sleep(time.Millisecond) {
+	for began := time.Now(); ; time.Sleep(time.Millisecond) {
+		var pending bool
 		if u.interfaces, pending, err = u.inspect(); err != nil {
 			return nil, err
 		}
-		if time.Since(began) > localWithin {
+		if !pending || time.Since(began) > localWithin {
 			break
 		}
 	}
