@@ -34,12 +34,10 @@ func (p ReloadPlan) Without(stopped ...string) ReloadPlan {
 	p.Restarts = slices.DeleteFunc(slices.Clone(p.Restarts), is)
 	var commands []Command
 	for _, c := range p.Commands {
-		left := slices.DeleteFunc(slices.Clone(c.OrRestart), is)
-		if len(left) == 0 && len(c.OrRestart) > 0 {
-			continue
+		if c.For = slices.DeleteFunc(slices.Clone(c.For), is); len(c.For) > 0 {
+			c.OrRestart = slices.DeleteFunc(slices.Clone(c.OrRestart), is)
+			commands = append(commands, c)
 		}
-		c.OrRestart = left
-		commands = append(commands, c)
 	}
 	p.Commands = commands
 	return p
@@ -48,6 +46,7 @@ func (p ReloadPlan) Without(stopped ...string) ReloadPlan {
 // Command is a command to be run in a node.
 type Command struct {
 	Argv []string // must end with exit status 0
+	For  []string // the services that it tells of the change
 	// OrRestart names the services that are restarted if the command fails; none: the
 	// change fails.
 	OrRestart []string
@@ -124,7 +123,10 @@ func Reload(old, new Daemons) ReloadPlan {
 			restart = append(restart, readers...)
 		default:
 			commands, more := sw.change(f.Path, readers, was.Content, f.Content)
-			p.Commands = append(p.Commands, commands...)
+			for _, c := range commands {
+				c.For = readers
+				p.Commands = append(p.Commands, c)
+			}
 			restart = append(restart, more...)
 		}
 	}

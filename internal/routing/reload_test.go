@@ -192,15 +192,16 @@ func TestReloadWithoutThoseThatAreStopped(t *testing.T) {
 	p := ReloadPlan{
 		Files: []vnet.File{{Path: "/f"}},
 		Commands: []Command{
-			{Argv: []string{"one"}, OrRestart: []string{"bgpd"}},
-			{Argv: []string{"two"}, OrRestart: []string{"bgpd", "ospfd"}},
-			{Argv: []string{"three"}},
+			{Argv: []string{"one"}, For: []string{"bgpd"}, OrRestart: []string{"bgpd"}},
+			{Argv: []string{"two"}, For: []string{"bgpd", "ospfd"}, OrRestart: []string{"bgpd", "ospfd"}},
+			{Argv: []string{"three"}, For: []string{"bgpd"}},
+			{Argv: []string{"four"}, For: []string{"zebra"}},
 		},
 		Restarts: []string{"zebra", "bgpd"},
 	}
 	want := ReloadPlan{
 		Files:    p.Files,
-		Commands: []Command{{Argv: []string{"two"}, OrRestart: []string{"ospfd"}}, {Argv: []string{"three"}}},
+		Commands: []Command{{Argv: []string{"two"}, For: []string{"ospfd"}, OrRestart: []string{"ospfd"}}, {Argv: []string{"four"}, For: []string{"zebra"}}},
 		Restarts: []string{"zebra"},
 	}
 	if got := p.Without("bgpd"); !reflect.DeepEqual(got, want) {
